@@ -1,0 +1,146 @@
+"""The row rule: slots, and a pure update of the touched rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Literal
+
+import keras
+import tensorflow as tf
+
+from distributed_embeddings.ops.rows import gather_rows, scatter_rows
+
+Slots = dict[str, tf.Tensor]
+
+
+@dataclass(frozen=True)
+class SlotSpec:
+    """One piece of optimizer state beside each row.
+
+    width: "row" = [vocabulary_size, dim], one value an element; "scalar" = [vocabulary_size, 1], one value a
+    row.
+    """
+
+    name: str
+    width: Literal["row", "scalar"] = "row"
+    initial_value: float = 0.0
+    dtype: str = "float32"
+
+    def shape(self, table_shape: tuple[int, int]) -> tuple[int, int]:
+        """Shape of the slot of a table of the given shape."""
+        rows, dim = table_shape
+        return (rows, dim if self.width == "row" else 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowOptimizer:
+    """How the touched rows of a table are updated. The fields are the hyperparameters; there is no other
+    state.
+
+    A rule is *lazy*: a row without a gradient in a step is not read, not written, and its slots do not decay.
+    That is what makes a step's cost follow its ids. SGD and Adagrad give exactly the dense result all the
+    same, because a zero gradient changes nothing there; momentum, Adam, RMSprop and FTRL differ from their
+    dense namesakes in the untouched rows.
+
+    weight_decay: decoupled, `w -= learning_rate * weight_decay * w` before the update, as Keras has it but
+    lazy: touched rows only. clipvalue: every element of a row's summed gradient is clipped to [-clipvalue,
+    clipvalue].
+
+    To add a rule: a subclass with `name`, its hyperparameters as fields, `slots` and `update`, and a line in
+    registry.py.
+    """
+
+    name: ClassVar[str]
+
+    weight_decay: float | None = None
+    clipvalue: float | None = None
+
+    @property
+    def slots(self) -> tuple[SlotSpec, ...]:
+        """The state the rule keeps, in the order in which it is saved."""
+        return ()
+
+    @property
+    def couples_columns(self) -> bool:
+        """Whether a column's update depends on the row's other columns: no column-wise sharding then."""
+        return any(slot.width == "scalar" for slot in self.slots)
+
+    def update(
+        self, rows: tf.Tensor, grads: tf.Tensor, slots: Slots, learning_rate: tf.Tensor, step: tf.Tensor
+    ) -> tuple[tf.Tensor, Slots]:
+        """New rows and new slots of n touched rows. Pure; float32 throughout.
+
+        rows, grads: [n, dim]. slots: name → [n, dim] or [n, 1]. learning_rate: scalar. step: scalar, the
+        number of this update counted from 1 (Keras's `iterations + 1`).
+        """
+        raise NotImplementedError
+
+    def create_slots(self, variable_shape: tuple[int, int], name: str) -> dict[str, keras.Variable]:
+        """The slot variables of a table of shape [vocabulary_size, dim], under the names `{name}_{slot}`.
+
+        Their `.value` is the tf.Variable itself (autocast off). Creation makes no second copy of a slot.
+        """
+        return {slot.name: _create_slot(slot, variable_shape, name) for slot in self.slots}
+
+    def apply(
+        self,
+        variable: tf.Variable,
+        slot_variables: Mapping[str, keras.Variable | tf.Variable],
+        grad: tf.IndexedSlices,
+        learning_rate: tf.Tensor | float,
+        step: tf.Tensor | int,
+    ) -> None:
+        """Update the rows named in `grad` and their slots in place; everything else stays bitwise what it
+        was.
+
+        variable: [vocabulary_size, dim] of any float dtype; the mathematics is float32 and the new row is
+        cast back. grad: no row twice (see `sum_duplicates`). learning_rate, step: as in `update`.
+        """
+        handles = {slot.name: _resource(slot_variables[slot.name]) for slot in self.slots}
+        learning_rate = tf.cast(learning_rate, tf.float32)
+        grads = self._prepare(grad.values)
+        rows = tf.cast(gather_rows(variable, grad.indices), tf.float32)
+        if self.weight_decay is not None:
+            rows -= rows * self.weight_decay * learning_rate
+        slots = {name: gather_rows(handle, grad.indices) for name, handle in handles.items()}
+        rows, slots = self.update(rows, grads, slots, learning_rate, tf.cast(step, tf.float32))
+        scatter_rows(variable, grad.indices, rows)
+        for name, handle in handles.items():
+            scatter_rows(handle, grad.indices, slots[name])
+
+    def get_config(self) -> dict[str, Any]:
+        """The rule's name and hyperparameters, JSON-able; `optimizers.get` reads it."""
+        return {"name": self.name, **asdict(self)}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> RowOptimizer:
+        """The rule `get_config` describes."""
+        return cls(**{key: value for key, value in config.items() if key != "name"})
+
+    def _prepare(self, grads: tf.Tensor) -> tf.Tensor:
+        grads = tf.cast(grads, tf.float32)
+        if self.clipvalue is not None:
+            grads = tf.clip_by_value(grads, -self.clipvalue, self.clipvalue)
+        return grads
+
+
+def _resource(slot: keras.Variable | tf.Variable) -> tf.Variable:
+    return slot.value if isinstance(slot, keras.Variable) else slot
+
+
+def _create_slot(slot: SlotSpec, table_shape: tuple[int, int], name: str) -> keras.Variable:
+    # keras.initializers.Constant multiplies a tensor of ones: two temporaries of the slot's size. tf.fill is
+    # one tensor, and the variable takes it over without a copy.
+    def fill(shape: tuple[int, int], dtype: str) -> tf.Tensor:
+        return tf.fill(tf.constant(shape, tf.int64), tf.constant(slot.initial_value, dtype))
+
+    return keras.Variable(
+        initializer=fill,
+        shape=slot.shape(table_shape),
+        dtype=slot.dtype,
+        trainable=False,
+        autocast=False,
+        # Keras allows no "/" in a variable's name, and a table may be called by its layer's path.
+        name=f"{name}_{slot.name}".replace("/", "_"),
+    )
