@@ -1,0 +1,61 @@
+"""Which rank gets which piece. A piece is a whole table or one of its column slices; its size is in bytes."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+
+# Sizes of the pieces, bytes already on each rank, first rank to deal to -> a rank for each piece.
+Deal = Callable[[Sequence[int], Sequence[int], int], list[int]]
+
+
+def basic(sizes: Sequence[int], loads: Sequence[int], start: int) -> list[int]:
+    """Round-robin in the given order."""
+    return [(start + turn) % len(loads) for turn in range(len(sizes))]
+
+
+def memory_balanced(sizes: Sequence[int], loads: Sequence[int], start: int) -> list[int]:
+    """Round-robin by falling size, there and back again (0 … n-1, n-1 … 0), so that rank 0 is not always the fullest."""
+    world_size = len(loads)
+    ranks = [0] * len(sizes)
+    for turn, piece in enumerate(_falling(sizes)):
+        lap, seat = divmod(turn, world_size)
+        ranks[piece] = (start + (seat if lap % 2 == 0 else world_size - 1 - seat)) % world_size
+    return ranks
+
+
+def longest_first(sizes: Sequence[int], loads: Sequence[int], start: int) -> list[int]:
+    """Each piece, by falling size, to the emptiest rank (LPT; Graham 1969: at most 4/3 of the least possible)."""
+    heap = [(load, rank) for rank, load in enumerate(loads)]
+    heapq.heapify(heap)
+    ranks = [0] * len(sizes)
+    for piece in _falling(sizes):
+        load, rank = heap[0]
+        ranks[piece] = rank
+        heapq.heapreplace(heap, (load + sizes[piece], rank))
+    return ranks
+
+
+def memory_optimized(sizes: Sequence[int], loads: Sequence[int], start: int) -> list[int]:
+    """Evenest memory: LPT, or one of the simpler dealings where that one happens to leave the fullest rank emptier."""
+    deals = (longest_first, memory_balanced, basic)
+    return min((deal(sizes, loads, start) for deal in deals), key=lambda ranks: _fullest(ranks, sizes, loads))
+
+
+def _falling(sizes: Sequence[int]) -> list[int]:
+    return sorted(range(len(sizes)), key=lambda piece: (-sizes[piece], piece))
+
+
+def _fullest(ranks: Sequence[int], sizes: Sequence[int], loads: Sequence[int]) -> int:
+    filled = list(loads)
+    for rank, size in zip(ranks, sizes, strict=True):
+        filled[rank] += size
+    return max(filled)
+
+
+DEALS: Mapping[str, Deal] = {
+    "auto": memory_optimized,
+    "basic": basic,
+    "memory_balanced": memory_balanced,
+    "memory_optimized": memory_optimized,
+}
