@@ -10,11 +10,11 @@ Tensor = Any  # tf.Tensor: TensorFlow ships no type stubs
 class Communicator(Protocol):
     """Collectives over `size` workers: tensors in, tensors out, eager or inside `tf.function`.
 
-    Every rank calls the same operations in the same order. `phase` names the operation in errors, watchdog lines and
-    traces; ranks compare it. None of the operations is differentiable. dtypes: bool, int8..int64, uint8, float16,
-    bfloat16, float32, float64; sums of 16-bit floats accumulate in float32.
-    Raises CommunicationError (or a TensorFlow error with the same text inside `tf.function`) on every rank when a peer
-    is lost, late beyond the deadline, or in another operation.
+    Every rank calls the same operations in the same order. `phase` names the operation in errors, watchdog
+    lines and traces; ranks compare it. None of the operations is differentiable. dtypes: bool, int8..int64,
+    uint8, float16, bfloat16, float32, float64; sums of 16-bit floats accumulate in float32.
+    Raises CommunicationError (or a TensorFlow error with the same text inside `tf.function`) on every rank
+    when a peer is lost, late beyond the deadline, or in another operation.
     """
 
     backend: str
@@ -26,21 +26,21 @@ class Communicator(Protocol):
     def all_to_all(self, values: Tensor, splits: Tensor, *, phase: str) -> tuple[Tensor, Tensor]:
         """Send `splits[d]` rows (axis 0) of `values` [n, ...] to each rank d, in order.
 
-        splits: int64 [size], summing to n. Returns (received rows ordered by source rank, int64 [size] rows a source).
-        The trailing shape of `values` is static and equal on all ranks.
+        splits: int64 [size], summing to n. Returns (received rows ordered by source rank, int64 [size] rows a
+        source). The trailing shape of `values` is static and equal on all ranks.
         """
         ...
 
     def all_gather(self, values: Tensor, *, phase: str) -> tuple[Tensor, Tensor]:
-        """Concatenate every rank's `values` [n_r, ...] on axis 0. Returns (rows, int64 [size] rows a rank)."""
+        """Concatenate all `values` [n_r, ...] on axis 0. Returns (rows, int64 [size] rows a rank)."""
         ...
 
     def reduce_scatter(self, values: Tensor, splits: Tensor, *, phase: str) -> Tensor:
-        """Sum `values` [n, ...] over ranks; rank r keeps its `splits[r]` rows. `splits` is equal on all ranks."""
+        """Sum `values` [n, ...] over ranks; rank r keeps its `splits[r]` rows. `splits` are equal on all."""
         ...
 
     def all_reduce(self, values: Tensor, op: str = "sum", *, phase: str) -> Tensor:
-        """Reduce equal shapes over ranks: op is "sum", "mean", "max" or "min". Bitwise the same on every rank."""
+        """Reduce equal shapes: op is "sum", "mean", "max" or "min". Bitwise the same on every rank."""
         ...
 
     def broadcast(self, values: Tensor, root: int = 0, *, phase: str) -> Tensor:
@@ -52,5 +52,5 @@ class Communicator(Protocol):
         ...
 
     def shutdown(self) -> None:
-        """Leave the job together with all other ranks. A rank that leaves while others still work is an error there."""
+        """Leave the job with all other ranks. Leaving while others still work is an error on them."""
         ...

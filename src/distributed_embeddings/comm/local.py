@@ -1,0 +1,73 @@
+"""The `local` backend: one worker, identities in plain TensorFlow."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from .communicator import Tensor
+from .reductions import check_op
+
+
+class LocalCommunicator:
+    """Collectives over one rank: no copy, no host op, no wait."""
+
+    backend = "local"
+    rank = 0
+    size = 1
+    local_rank = 0
+    local_size = 1
+
+    def all_to_all(self, values: Tensor, splits: Tensor, *, phase: str) -> tuple[Tensor, Tensor]:
+        """See Communicator."""
+        values, splits = tf.convert_to_tensor(values), tf.cast(splits, tf.int64)
+        _check_splits(values, splits, phase)
+        return values, splits
+
+    def all_gather(self, values: Tensor, *, phase: str) -> tuple[Tensor, Tensor]:
+        """See Communicator."""
+        values = tf.convert_to_tensor(values)
+        return values, tf.shape(values, out_type=tf.int64)[:1]
+
+    def reduce_scatter(self, values: Tensor, splits: Tensor, *, phase: str) -> Tensor:
+        """See Communicator."""
+        values = tf.convert_to_tensor(values)
+        check_op("sum", values.dtype.as_numpy_dtype)
+        _check_splits(values, tf.cast(splits, tf.int64), phase)
+        return values
+
+    def all_reduce(self, values: Tensor, op: str = "sum", *, phase: str) -> Tensor:
+        """See Communicator."""
+        values = tf.convert_to_tensor(values)
+        check_op(op, values.dtype.as_numpy_dtype)
+        return values
+
+    def broadcast(self, values: Tensor, root: int = 0, *, phase: str) -> Tensor:
+        """See Communicator."""
+        if root != 0:
+            raise ValueError(f"`root` must be a rank below 1. Received: root={root} in {phase!r}")
+        return tf.convert_to_tensor(values)
+
+    def barrier(self, *, phase: str) -> None:
+        """See Communicator."""
+        if not tf.executing_eagerly():
+            raise RuntimeError(f"`barrier` is eager only. Received: phase={phase!r} inside a tf.function.")
+
+    def shutdown(self) -> None:
+        """See Communicator."""
+
+    def abort(self) -> None:
+        """Nobody else is there to end."""
+
+
+def _check_splits(values: Tensor, splits: Tensor, phase: str) -> None:
+    """Eagerly and where shapes are static; a graph's op for it would cost more than the exchange itself."""
+    known, rows = tf.get_static_value(splits), values.shape[:1].num_elements()
+    if values.shape.rank == 0 or not splits.shape.is_compatible_with([1]):
+        wrong = True
+    else:
+        wrong = known is not None and rows is not None and int(known.sum()) != rows
+    if wrong:
+        raise ValueError(
+            "`splits` must be 1 row count equal to the rows of `values`. "
+            f"Received: splits={splits} for values of shape {values.shape} in {phase!r}"
+        )

@@ -1,0 +1,209 @@
+"""Collectives on NumPy arrays over mpi4py: handshake, then parts point to point, then sums in rank order."""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from .buffers import Array, BufferPool, as_bytes
+from .errors import CommunicationError
+from .exchange import MESSAGE_BYTES, Exchange
+from .handshake import Handshake, Operation
+from .reductions import check_op, reduce_parts
+from .waiting import Waiter
+
+# Up to here every rank sends all it has to all and sums alone: one trip instead of two.
+ONE_TRIP_BYTES = 1 << 16
+
+
+class MpiEngine:
+    """One duplicated communicator, so that the user's own MPI traffic never meets this one."""
+
+    def __init__(self) -> None:
+        self._comm: Any = MPI.COMM_WORLD.Dup()
+        self.rank: int = self._comm.Get_rank()
+        self.size: int = self._comm.Get_size()
+        self._waiter = Waiter(self.rank)
+        self._handshake = Handshake(self._comm, self._waiter)
+        self._exchange = Exchange(self._comm, self._waiter)
+        self._pool = BufferPool()
+        self._sequence = 0
+        self._failure: BaseException | None = None
+        self._closed = False
+        # Two threads that communicate at once would break the order; the lock keeps it an error, not a torn
+        # message.
+        self._lock = threading.Lock()
+
+    def all_to_all(self, values: Array, splits: Array, phase: str) -> tuple[Array, Array]:
+        """values [n, ...], splits int64 [size] → (rows by source, int64 [size])."""
+        with self._lock:
+            error = self._splits_error(values, splits, phase)
+            rows = splits if not error else np.zeros(self.size, np.int64)
+            counts, name = self._meet("all_to_all", values, rows, phase, error=error)
+            received = self._pool.take((int(counts.sum()), *values.shape[1:]), values.dtype)
+            values = np.ascontiguousarray(values)
+            self._run(_cut(values, splits), _cut(received, counts), name)
+            return received, counts
+
+    def all_gather(self, values: Array, phase: str) -> tuple[Array, Array]:
+        """values [n_r, ...] → (rows by source, int64 [size])."""
+        with self._lock:
+            error = "" if values.ndim else f"`values` must have an axis 0. Received: a scalar in {phase!r}"
+            rows = values.shape[0] if values.ndim else 0
+            counts, name = self._meet("all_gather", values, rows, phase, error=error)
+            received = self._pool.take((int(counts.sum()), *values.shape[1:]), values.dtype)
+            self._run([np.ascontiguousarray(values)] * self.size, _cut(received, counts), name)
+            return received, counts
+
+    def reduce_scatter(self, values: Array, splits: Array, phase: str) -> Array:
+        """values [n, ...], splits int64 [size] equal on all ranks → the sum of this rank's rows."""
+        with self._lock:
+            error = self._splits_error(values, splits, phase) or _op_error("sum", values)
+            check = zlib.crc32(np.ascontiguousarray(splits).tobytes())
+            _, name = self._meet("reduce_scatter", values, 0, phase, check=check, error=error)
+            shape = (int(splits[self.rank]), *values.shape[1:])
+            parts = [self._pool.take(shape, values.dtype) for _ in range(self.size)]
+            own = _cut(np.ascontiguousarray(values), splits)
+            parts[self.rank] = own[self.rank]
+            self._run(own, parts, name)
+            out = self._pool.take(shape, values.dtype)
+            reduce_parts(parts, "sum", out)
+            return out
+
+    def all_reduce(self, values: Array, op: str, phase: str) -> Array:
+        """Equal shapes → the reduction, the same bits on every rank."""
+        with self._lock:
+            error = _op_error(op, values)
+            check = zlib.crc32(repr((op, values.shape)).encode())
+            _, name = self._meet("all_reduce", values, values.size, phase, check=check, error=error)
+            flat = np.ascontiguousarray(values).reshape(-1)
+            out = self._pool.take(flat.shape, flat.dtype)
+            if flat.nbytes <= ONE_TRIP_BYTES:
+                self._reduce_in_one_trip(flat, op, out, name)
+            else:
+                self._reduce_in_two_trips(flat, op, out, name)
+            return out.reshape(values.shape)
+
+    def broadcast(self, values: Array, root: int, phase: str) -> Array:
+        """Equal shapes → `root`'s values."""
+        with self._lock:
+            known = 0 <= root < self.size
+            error = (
+                ""
+                if known
+                else f"`root` must be a rank below {self.size}. Received: root={root} in {phase!r}"
+            )
+            check = zlib.crc32(repr((root, values.shape)).encode())
+            _, name = self._meet("broadcast", values, 0, phase, check=check, error=error)
+            out = self._pool.take(values.shape, values.dtype)
+            if self.rank == root:
+                out[...] = values
+            flat = as_bytes(out)
+            for start in range(0, flat.size, MESSAGE_BYTES):
+                request = self._comm.Ibcast(flat[start : start + MESSAGE_BYTES], root)
+                self._wait(request, name, root)
+            return out
+
+    def barrier(self, phase: str) -> None:
+        """Wait for every rank: the handshake alone does."""
+        with self._lock:
+            self._meet("barrier", None, 0, phase)
+
+    def shutdown(self) -> None:
+        """Leave together with all others, without a deadline. After a failure nobody comes: leave alone."""
+        with self._lock:
+            if self._closed:
+                return
+            if self._failure is None:
+                self._meet("shutdown", None, 0, "shutdown")
+                self._handshake.free()
+                self._comm.Free()
+            self._closed = True
+
+    def abort(self) -> None:
+        """End all processes of the job."""
+        self._comm.Abort(1)
+
+    def _meet(
+        self, kind: str, values: Array | None, rows: Any, phase: str, *, check: int = 0, error: str = ""
+    ) -> tuple[Array, str]:
+        """Run the handshake. Returns (rows from each rank, the operation's name).
+
+        A rank whose arguments are wrong meets the others too, so that all ranks raise, with its text.
+        """
+        if self._closed:
+            raise CommunicationError(
+                f"rank {self.rank} has left the job; {kind} {phase!r} came after shutdown()."
+            )
+        if self._failure is not None:
+            raise CommunicationError(f"{kind} {phase!r} after an earlier failure: {self._failure}")
+        self._sequence += 1
+        dtype, row_bytes = "", 0
+        if values is not None:
+            dtype = values.dtype.name
+            row_bytes = values.dtype.itemsize * int(np.prod(values.shape[1:], dtype=np.int64))
+        operation = Operation(self._sequence, kind, phase, dtype, row_bytes, check, error)
+        try:
+            return self._handshake.run(operation, rows), str(operation)
+        except CommunicationError as failure:
+            self._failure = failure if failure.fatal else None
+            if error:
+                raise ValueError(error) from failure
+            raise
+
+    def _run(self, outgoing: Any, incoming: Any, name: str) -> None:
+        try:
+            self._exchange.run(outgoing, incoming, name)
+        except CommunicationError as failure:
+            self._failure = failure
+            raise
+
+    def _wait(self, request: Any, name: str, source: int) -> None:
+        try:
+            self._waiter.wait(lambda: bool(request.Test()), name, lambda: [source])
+        except CommunicationError as failure:
+            self._failure = failure
+            raise
+
+    def _reduce_in_one_trip(self, flat: Array, op: str, out: Array, name: str) -> None:
+        parts = [np.empty_like(flat) for _ in range(self.size)]
+        parts[self.rank] = flat
+        self._run([flat] * self.size, parts, name)
+        reduce_parts(parts, op, out)
+
+    def _reduce_in_two_trips(self, flat: Array, op: str, out: Array, name: str) -> None:
+        """Rank r reduces the r-th part of everybody, then sends the result to all."""
+        share = np.full(self.size, flat.size // self.size, np.int64)
+        share[: flat.size % self.size] += 1
+        own, results = _cut(flat, share), _cut(out, share)
+        parts = [self._pool.take((int(share[self.rank]),), flat.dtype) for _ in range(self.size)]
+        parts[self.rank] = own[self.rank]
+        self._run(own, parts, name)
+        reduce_parts(parts, op, results[self.rank])
+        self._run([results[self.rank]] * self.size, results, name)
+
+    def _splits_error(self, values: Array, splits: Array, phase: str) -> str:
+        rows = values.shape[0] if values.ndim else -1
+        if splits.shape == (self.size,) and splits.min() >= 0 and int(splits.sum()) == rows:
+            return ""
+        return (
+            f"`splits` must be {self.size} row counts that sum to the rows of `values`. Received: "
+            f"splits={splits.tolist()} for values of shape {values.shape} in {phase!r} on rank {self.rank}"
+        )
+
+
+def _op_error(op: str, values: Array) -> str:
+    try:
+        check_op(op, values.dtype)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _cut(rows: Array, splits: Array) -> list[Array]:
+    ends = np.cumsum(splits)
+    return [rows[end - count : end] for end, count in zip(ends.tolist(), splits.tolist(), strict=True)]

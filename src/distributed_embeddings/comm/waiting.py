@@ -1,0 +1,84 @@
+"""Waiting for peers: polls, burns no core, says whom it waits for, and gives up at the deadline."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from .errors import CommunicationError
+from .settings import seconds_from_env
+
+# A peer in step arrives within this time: yielding the core costs less than a sleep's wake-up (~60 µs and
+# more).
+YIELD_SECONDS = 0.002
+FIRST_SLEEP_SECONDS = 20e-6
+LONGEST_SLEEP_SECONDS = 1e-3
+
+
+class Waiter:
+    """All waits of one rank.
+
+    watchdog_seconds: after it one line on stderr, repeated with doubling interval (env DEMB_WATCHDOG_SECONDS,
+    10). deadline_seconds: after it CommunicationError (env DEMB_DEADLINE_SECONDS, 300).
+    """
+
+    def __init__(
+        self, rank: int, watchdog_seconds: float | None = None, deadline_seconds: float | None = None
+    ) -> None:
+        self.rank = rank
+        self.watchdog_seconds = watchdog_seconds or seconds_from_env("DEMB_WATCHDOG_SECONDS", 10.0)
+        self.deadline_seconds = deadline_seconds or seconds_from_env("DEMB_DEADLINE_SECONDS", 300.0)
+
+    def wait(
+        self,
+        done: Callable[[], bool],
+        operation: str,
+        missing: Callable[[], Sequence[int]],
+        *,
+        deadline: bool = True,
+    ) -> None:
+        """Poll `done` until it is true. `operation` and `missing` (ranks) describe it when it is long.
+
+        Raises CommunicationError at the deadline, unless `deadline` is False.
+        """
+        start = time.monotonic()
+        while time.monotonic() - start < YIELD_SECONDS:
+            if done():
+                return
+            os.sched_yield()
+        self._sleep_until(done, operation, missing, start, deadline)
+
+    def _sleep_until(
+        self,
+        done: Callable[[], bool],
+        operation: str,
+        missing: Callable[[], Sequence[int]],
+        start: float,
+        deadline: bool,
+    ) -> None:
+        pause = FIRST_SLEEP_SECONDS
+        report_at = self.watchdog_seconds
+        while not done():
+            time.sleep(pause)
+            pause = min(pause * 1.5, LONGEST_SLEEP_SECONDS)
+            waited = time.monotonic() - start
+            if deadline and waited >= self.deadline_seconds:
+                raise CommunicationError(
+                    f"{self.describe(operation, missing(), waited)} That is the deadline "
+                    f"(DEMB_DEADLINE_SECONDS={self.deadline_seconds:g}): the late rank has died, hangs, "
+                    "or computes longer; see its own output."
+                )
+            if waited >= report_at:
+                report_at *= 2
+                line = f"[demb rank {self.rank}] watchdog: {self.describe(operation, missing(), waited)}\n"
+                sys.stderr.write(line)
+                sys.stderr.flush()
+
+    def describe(self, operation: str, missing: Sequence[int], waited: float) -> str:
+        """One sentence: who waits where, for whom, since when."""
+        ranks = ", ".join(map(str, missing)) or "none (the transfer itself)"
+        since = time.strftime("%H:%M:%S", time.localtime(time.time() - waited))
+        late = f"waits for rank(s) {ranks} since {since} ({waited:.1f} s)"
+        return f"rank {self.rank} is in {operation} and {late}."
