@@ -1,4 +1,4 @@
-"""Which tables are copied, which are cut by rows and which into how many column slices, before anyone says where."""
+"""How each table is cut (copied whole, by rows, into column slices) before anyone says where the parts go."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 from distributed_embeddings.planner.specs import TableSpec
 
-# `auto` copies tables of fewer elements. 2^14 float32 values are 64 KiB; reducing their gradient over the workers moves
-# about 2 × 64 KiB a worker and step, as much as sending 1,024 vectors of width 16 and their gradients: below this a
-# table's exchange costs more than its copy, at the smallest local batches in use.
+# `auto` copies tables of fewer elements. 2^14 float32 values are 64 KiB; reducing their gradient moves about
+# 2 × 64 KiB a worker and step, as much as 1,024 vectors of width 16 and their gradients do: below this a table's
+# exchange costs more than its copy, at the smallest local batches in use.
 AUTO_DATA_PARALLEL = 2**14
 
 
@@ -25,7 +25,7 @@ class Thresholds:
 
 @dataclass
 class Cuts:
-    """How each table, by index, is cut: copied whole, by rows over all workers, or into a number of column slices."""
+    """How each table, by index, is cut: copied whole, by rows over all workers, or into n column slices."""
 
     replicated: set[int]
     by_rows: set[int]
@@ -51,7 +51,7 @@ def cut(tables: Sequence[TableSpec], world_size: int, limits: Thresholds) -> Cut
 
 
 def _column_slices(table: TableSpec, world_size: int, limit: int | None) -> int:
-    """Return the smallest power of two that gets the widest slice to `limit`, as far as columns and workers go."""
+    """Return the smallest power of two that gets all slices to `limit`, as far as columns and workers go."""
     count, most = 1, min(table.embedding_dim, world_size)
     if limit is None:
         return count
@@ -63,11 +63,11 @@ def _column_slices(table: TableSpec, world_size: int, limit: int | None) -> int:
 def cut_auto(tables: Sequence[TableSpec], world_size: int, limits: Thresholds) -> Cuts:
     """The rule of `auto`; a threshold that is given replaces the part of the same kind.
 
-    1. Tables of fewer than 2^14 elements, and those with both fewer rows and fewer columns than workers (no cut gives
-       every worker a part), are copied.
-    2. A table (or column slice) of more than 4/3 of a worker's fair share of the other bytes would alone make a worker
-       fuller than greedy dealing ever needs (its bound: Graham, "Bounds on multiprocessing timing anomalies", 1969):
-       its rows go to all workers, or its columns when it has fewer rows than workers.
+    1. Tables of fewer than 2^14 elements, and those with both fewer rows and fewer columns than workers (no
+       cut gives every worker a part), are copied.
+    2. A table (or column slice) of more than 4/3 of a worker's fair share of the other bytes would alone make
+       a worker fuller than greedy dealing ever needs (its bound: Graham, "Bounds on multiprocessing timing
+       anomalies", 1969): its rows go to all workers, or its columns when it has fewer rows than workers.
     """
     copied = AUTO_DATA_PARALLEL if limits.data_parallel is None else limits.data_parallel
     cuts = cut(tables, world_size, replace(limits, data_parallel=copied))
@@ -98,8 +98,8 @@ def whole_bytes(table: TableSpec) -> int:
 def fill(tables: Sequence[TableSpec], world_size: int, cuts: Cuts, setting: str) -> Cuts:
     """Cut further, as little as needed, so that every worker holds a part of a table that is not copied.
 
-    Columns first, the largest slice each time; where columns are not enough, the rows of the largest table with a row
-    for every worker. Raises ValueError, naming `setting`, when neither is possible.
+    Columns first, the largest slice each time; where columns are not enough, the rows of the largest table
+    with a row for every worker. Raises ValueError, naming `setting`, when neither is possible.
     """
     needed = world_size - cuts.covered(tables, world_size)
     if not cuts.slices and not cuts.by_rows:
@@ -142,7 +142,7 @@ def _too_few(tables: Sequence[TableSpec], world_size: int, cuts: Cuts, setting: 
     rows = max((tables[i].vocabulary_size for i in (*cuts.slices, *cuts.by_rows)), default=0)
     return (
         f"`world_size` must be small enough that every worker can hold a part of a table. Received: "
-        f"world_size={world_size} with {setting}; the {len(cuts.slices) + len(cuts.by_rows)} table(s) that are not "
-        f"copied have {columns} column(s) together and at most {rows} row(s). Use fewer workers, or copy these small "
-        f"tables with data_parallel_threshold."
+        f"world_size={world_size} with {setting}; the {len(cuts.slices) + len(cuts.by_rows)} table(s) that "
+        f"are not copied have {columns} column(s) together and at most {rows} row(s). Use fewer workers, "
+        f"or copy these small tables with data_parallel_threshold."
     )

@@ -15,7 +15,7 @@ def basic(sizes: Sequence[int], loads: Sequence[int], start: int) -> list[int]:
 
 
 def memory_balanced(sizes: Sequence[int], loads: Sequence[int], start: int) -> list[int]:
-    """Round-robin by falling size, there and back again (0 … n-1, n-1 … 0), so that rank 0 is not always the fullest."""
+    """Round-robin by falling size, there and back (0 … n-1, n-1 … 0): rank 0 is not always fullest."""
     world_size = len(loads)
     ranks = [0] * len(sizes)
     for turn, piece in enumerate(_falling(sizes)):
@@ -25,7 +25,7 @@ def memory_balanced(sizes: Sequence[int], loads: Sequence[int], start: int) -> l
 
 
 def longest_first(sizes: Sequence[int], loads: Sequence[int], start: int) -> list[int]:
-    """Each piece, by falling size, to the emptiest rank (LPT; Graham 1969: at most 4/3 of the least possible)."""
+    """Each piece, by falling size, to the emptiest rank (LPT; Graham 1969: at most 4/3 of the optimum)."""
     heap = [(load, rank) for rank, load in enumerate(loads)]
     heapq.heapify(heap)
     ranks = [0] * len(sizes)
@@ -37,7 +37,7 @@ def longest_first(sizes: Sequence[int], loads: Sequence[int], start: int) -> lis
 
 
 def memory_optimized(sizes: Sequence[int], loads: Sequence[int], start: int) -> list[int]:
-    """Evenest memory: LPT, or one of the simpler dealings where that one happens to leave the fullest rank emptier."""
+    """Evenest memory: LPT, or a simpler dealing where that happens to leave the fullest rank emptier."""
     deals = (longest_first, memory_balanced, basic)
     return min((deal(sizes, loads, start) for deal in deals), key=lambda ranks: _fullest(ranks, sizes, loads))
 

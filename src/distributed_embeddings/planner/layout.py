@@ -14,9 +14,10 @@ from distributed_embeddings.planner.specs import TableSpec, check_int
 class Lane:
     """A stream of ids from every rank to one shard and of vectors back.
 
-    rank: the owner, `shard.rank`. slot: position among the lanes of that rank. features: indices into `plan.features`
-    answered by it. pooled: the owner sums each bag (owner pooling of a table with a combiner). shared: one id stream for
-    all features of the table (destination pooling), so that unique ids travel once.
+    rank: the owner, `shard.rank`. slot: position among the lanes of that rank. features: indices into
+    `plan.features` answered by it. pooled: the owner sums each bag (owner pooling of a table with a
+    combiner). shared: one id stream for all features of the table (destination pooling), so that unique ids
+    travel once.
     """
 
     rank: int
@@ -29,7 +30,7 @@ class Lane:
 
 @dataclass(frozen=True)
 class Layout:
-    """The lanes of a plan, ordered by rank, then slot. Data-parallel tables and tables without a feature have none."""
+    """The lanes of a plan, by rank, then slot; none for data-parallel tables and those no feature reads."""
 
     plan: ShardingPlan
     lanes: tuple[Lane, ...]
@@ -65,7 +66,7 @@ def _shard_order(lane: Lane) -> tuple[int, int]:
 
 
 def make_layout(plan: ShardingPlan) -> Layout:
-    """Return the lanes that `plan` implies. The lanes of a rank are in order of table, then shard, then feature."""
+    """Return the lanes of `plan`; those of a rank are in order of table, then shard, then feature."""
     by_rank: list[list[Lane]] = [[] for _ in range(plan.world_size)]
     for table in plan.tables:
         placement, features = plan.placement(table.name), plan.features_of(table.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from distributed_embeddings.planner.cutting import Cuts, Thresholds, cut, cut_auto, fill
 from distributed_embeddings.planner.dealing import DEALS
@@ -33,20 +34,23 @@ def make_plan(
 ) -> ShardingPlan:
     """Decide who holds what; the same arguments give the same plan on every machine.
 
-    topology: the workers, or only their number. strategy: `basic` deals tables, or their slices, round-robin in the
-    given order; `memory_balanced` by falling size; `memory_optimized` for the evenest memory; `auto` copies tiny tables,
-    cuts the rows of those beyond a worker's fair share over all workers and deals the rest as `memory_optimized` does
-    (the rule and its reasons: `cutting.cut_auto`; it minimises memory, not yet time).
+    topology: the workers, or only their number. strategy: `basic` deals tables, or their slices, round-robin
+    in the given order; `memory_balanced` by falling size; `memory_optimized` for the evenest memory; `auto`
+    copies tiny tables, cuts the rows of those beyond a worker's fair share over all workers and deals the
+    rest as `memory_optimized` does (the rule and its reasons: `cutting.cut_auto`; it minimises memory, not
+    yet time).
 
     Thresholds count elements (rows × columns) and apply in this order with every strategy: below
-    `data_parallel_threshold` a table is copied to every worker; above `row_slice_threshold` its rows go to all workers;
-    above `column_slice_threshold` its columns are cut in the smallest power of two that gets no slice above it, as far
-    as there are columns and workers. Slices of one table that come to one rank are merged. With fewer pieces than
-    workers tables are cut further, as little as needed. One worker holds every table whole.
+    `data_parallel_threshold` a table is copied to every worker; above `row_slice_threshold` its rows go to
+    all workers; above `column_slice_threshold` its columns are cut in the smallest power of two that gets no
+    slice above it, as far as there are columns and workers. Slices of one table that come to one rank are
+    merged. With fewer pieces than workers tables are cut further, as little as needed. One worker holds every
+    table whole.
 
-    row_pooling: who sums the bags of row-wise tables, "destination" or "owner". row_layout: "cyclic" (row i on rank
-    i mod N; evens out ids whose popularity falls with the id; default of `auto`) or "contiguous" (default otherwise).
-    Raises ValueError naming the argument, also when workers cannot all get a part or a plan exceeds `device_memory`.
+    row_pooling: who sums the bags of row-wise tables, "destination" or "owner". row_layout: "cyclic" (row i
+    on rank i mod N; evens out ids whose popularity falls with the id; default of `auto`) or "contiguous"
+    (default otherwise). Raises ValueError naming the argument, also when workers cannot all get a part or a
+    plan exceeds `device_memory`.
     """
     tables, features = tuple(tables), tuple(features)
     check_specs(tables, features)
@@ -83,7 +87,7 @@ def _cuts(tables: tuple[TableSpec, ...], world_size: int, strategy: str, limits:
     if world_size == 1:
         return Cuts(set(), set(), dict.fromkeys(range(len(tables)), 1))
     cuts = (cut_auto if strategy == "auto" else cut)(tables, world_size, limits)
-    setting = f"strategy={strategy!r}, data_parallel_threshold={limits.data_parallel}"
+    setting = f"strategy={strategy!r}, {limits}"
     return fill(tables, world_size, cuts, setting)
 
 
@@ -129,11 +133,11 @@ def split(size: int, count: int) -> list[range]:
     """Cut 0 … size-1 in `count` contiguous ranges whose lengths differ by at most 1, longer ones first."""
     base, longer = divmod(size, count)
     ends = [i * base + min(i, longer) for i in range(count + 1)]
-    return [range(start, stop) for start, stop in zip(ends, ends[1:], strict=False)]
+    return [range(start, stop) for start, stop in pairwise(ends)]
 
 
 def _by_columns(table: TableSpec, widths: dict[int, int]) -> Placement:
-    """One shard a rank, of as many columns as its slices had; slices that met on a rank are neighbours by this."""
+    """One shard a rank, of as many columns as its slices had: slices that met on a rank become neighbours."""
     shards, start = [], 0
     for rank, width in widths.items():
         shards.append(Shard(table.name, rank, range(table.vocabulary_size), range(start, start + width)))
@@ -161,7 +165,8 @@ def _check_memory(plan: ShardingPlan, topology: Topology) -> None:
     largest = sorted(plan.shards_on(rank), key=plan.shard_bytes, reverse=True)[:3]
     names = ", ".join(f"{shard.table} ({plan.shard_bytes(shard):,} bytes)" for shard in largest)
     raise ValueError(
-        f"`device_memory` must hold every worker's tables and slots. Received: device_memory={topology.device_memory}; "
+        f"`device_memory` must hold every worker's tables and slots. "
+        f"Received: device_memory={topology.device_memory}; "
         f"rank {rank} needs {held:,} bytes, {held - topology.device_memory:,} more. Largest there: {names}. "
-        f"Use more workers, strategy='memory_optimized', or lower row_slice_threshold or column_slice_threshold."
+        f"Use more workers, strategy='memory_optimized', or a lower row_ or column_slice_threshold."
     )

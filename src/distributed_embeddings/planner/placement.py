@@ -27,7 +27,8 @@ class Pooling(str, Enum):
 
 @dataclass(frozen=True)
 class Shard:
-    """A block of one table on one rank. `rows` is a range over the table's row ids: step 1 = contiguous, step N = cyclic.
+    """A block of one table on one rank. `rows` is a range over the table's row ids: step 1 = contiguous, step
+    N = cyclic.
 
     Row id r of the table is local row (r - rows.start) // rows.step. `columns` is a range of step 1.
     """
@@ -67,11 +68,12 @@ def whole_on_every_rank(table: TableSpec, world_size: int, pooling: Pooling) -> 
 
 
 def check_placement(placement: Placement, table: TableSpec, world_size: int) -> None:
-    """Raise ValueError, naming table and shard, unless `placement` holds each row and column of `table` exactly once."""
+    """Raise ValueError, naming the shard, unless `placement` holds each cell of `table` exactly once."""
     if not isinstance(placement.sharding, ShardingType) or not isinstance(placement.pooling, Pooling):
         raise ValueError(
             f"`sharding` and `pooling` must be a ShardingType and a Pooling. Received: "
-            f"sharding={received(placement.sharding)}, pooling={received(placement.pooling)} in table {table.name!r}."
+            f"sharding={received(placement.sharding)}, pooling={received(placement.pooling)} "
+            f"in table {table.name!r}."
         )
     if not placement.shards:
         raise ValueError(f"`shards` must not be empty. Received: shards=() in table {table.name!r}.")
@@ -83,7 +85,8 @@ def check_placement(placement: Placement, table: TableSpec, world_size: int) -> 
 def _refuse(placement: Placement, rule: str, shard: Shard | None = None) -> ValueError:
     got = f"shard={shard!r}" if shard is not None else f"{len(placement.shards)} shard(s)"
     return ValueError(
-        f"`shards` of a {placement.sharding.value} table must be {rule}. Received: {got} in table {placement.table!r}."
+        f"`shards` of a {placement.sharding.value} table must be {rule}. "
+        f"Received: {got} in table {placement.table!r}."
     )
 
 
@@ -103,8 +106,8 @@ def _check_shard(shard: Shard, table: TableSpec, world_size: int) -> None:
     ):
         if not isinstance(span, range) or span.step < 1 or not span or span[0] < 0 or span.stop > size:
             raise ValueError(
-                f"`{name}` must be a rising range, not empty, within 0 to {size}. Received: {name}={received(span)} "
-                f"in a shard of table {table.name!r} on rank {shard.rank}."
+                f"`{name}` must be a rising range, not empty, within 0 to {size}. "
+                f"Received: {name}={received(span)} in a shard of table {table.name!r} on rank {shard.rank}."
             )
 
 

@@ -20,8 +20,9 @@ from distributed_embeddings.planner.specs import FeatureSpec, TableSpec, check_i
 class ShardingPlan:
     """Who holds what. Executed as it is by every rank; `digest` is compared at start.
 
-    Raises ValueError, naming table, feature or shard, unless every row and column of every table is on a worker
-    exactly once (data-parallel tables: once on every worker) and every feature reads a table of the plan.
+    Raises ValueError, naming table, feature or shard, unless every row and column of every table is on a
+    worker exactly once (data-parallel tables: once on every worker) and every feature reads a table of the
+    plan.
     """
 
     world_size: int
@@ -56,10 +57,6 @@ class ShardingPlan:
             )
 
     @cached_property
-    def _table_by_name(self) -> dict[str, TableSpec]:
-        return {table.name: table for table in self.tables}
-
-    @cached_property
     def _placement_by_name(self) -> dict[str, Placement]:
         return {placement.table: placement for placement in self.placements}
 
@@ -78,19 +75,30 @@ class ShardingPlan:
             read[feature.table].append(index)
         return {name: tuple(indices) for name, indices in read.items()}
 
+    @cached_property
+    def _index_by_name(self) -> dict[str, int]:
+        return {table.name: index for index, table in enumerate(self.tables)}
+
+    def table_index(self, name: str) -> int:
+        """Return the index into `tables` of table `name`. Raises ValueError when there is none."""
+        if name not in self._index_by_name:
+            raise ValueError(
+                f"`table` must be one of the plan's {len(self.tables)} tables. Received: table={name!r}."
+            )
+        return self._index_by_name[name]
+
     def table(self, name: str) -> TableSpec:
         """Return the spec of table `name`. Raises ValueError when the plan has no such table."""
-        self._check_table(name)
-        return self._table_by_name[name]
+        return self.tables[self.table_index(name)]
 
     def placement(self, table: str) -> Placement:
         """Return where table `table` is. Raises ValueError when the plan has no such table."""
-        self._check_table(table)
+        self.table_index(table)
         return self._placement_by_name[table]
 
     def features_of(self, table: str) -> tuple[int, ...]:
         """Return the indices into `features` of those that read `table`, in order."""
-        self._check_table(table)
+        self.table_index(table)
         return self._features_by_table[table]
 
     def shards_on(self, rank: int) -> tuple[Shard, ...]:
@@ -103,30 +111,24 @@ class ShardingPlan:
 
     def shard_bytes(self, shard: Shard) -> int:
         """Return the bytes of one shard and its optimizer slots."""
-        return self._table_by_name[shard.table].block_bytes(*shard.shape)
+        return self.tables[self.table_index(shard.table)].block_bytes(*shard.shape)
 
     def to_json(self, indent: int | None = None) -> str:
-        """Return the plan as JSON text with a format version; keys are sorted, so equal plans give equal text."""
+        """Return the plan as JSON text with a format version and sorted keys."""
         return plan_json.dump(self, indent)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> ShardingPlan:
-        """Build and validate a plan from `to_json`'s text. Raises ValueError naming what is wrong and where."""
+        """Build and validate a plan from `to_json`'s text. Raises ValueError naming what is wrong."""
         return cls(*plan_json.load(text))
 
     @cached_property
     def digest(self) -> str:
-        """sha256, in hexadecimal, of the canonical JSON: equal on two ranks only if they run the same plan."""
+        """sha256, in hexadecimal, of the canonical JSON: equal only for the same plan."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def __str__(self) -> str:
         return plan_text.render(self)
-
-    def _check_table(self, name: str) -> None:
-        if name not in self._table_by_name:
-            raise ValueError(
-                f"`table` must be one of the plan's {len(self.tables)} tables. Received: table={name!r}."
-            )
 
 
 def check_unique(what: str, names: Iterable[str]) -> None:

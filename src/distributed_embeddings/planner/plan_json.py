@@ -1,10 +1,11 @@
-"""The plan as JSON. A data-parallel table's copies are implied, so that 2,000 tables on 512 workers stay small."""
+"""The plan as JSON. A data-parallel table's copies are implied: 2,000 tables on 512 workers stay small."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from enum import Enum
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from distributed_embeddings.planner.placement import (
     Placement,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 FORMAT = "distributed_embeddings.ShardingPlan"
 VERSION = 1
 
+E = TypeVar("E", bound=Enum)
 PlanFields = tuple[int, tuple[TableSpec, ...], tuple[FeatureSpec, ...], tuple[Placement, ...], str]
 
 
@@ -40,7 +42,7 @@ def dump(plan: ShardingPlan, indent: int | None = None) -> str:
 
 
 def load(text: str | bytes) -> PlanFields:
-    """Return the fields of the plan in `text`, in the order of ShardingPlan. Raises ValueError saying what is wrong."""
+    """Return the plan's fields in ShardingPlan's order. Raises ValueError saying what is wrong."""
     try:
         data = json.loads(text)
     except ValueError as error:
@@ -49,7 +51,8 @@ def load(text: str | bytes) -> PlanFields:
         raise ValueError(f'`text` must be JSON with "format": "{FORMAT}". Received: text={text[:80]!r}.')
     if data.get("version") != VERSION:
         raise ValueError(
-            f"`version` must be {VERSION}, the one this library reads. Received: version={data.get('version')!r}."
+            f"`version` must be {VERSION}, the one this library reads. "
+            f"Received: version={data.get('version')!r}."
         )
     world_size = _get(data, "world_size", int, "the plan")
     tables = tuple(TableSpec.from_dict(each) for each in _get(data, "tables", list, "the plan"))
@@ -67,6 +70,17 @@ def _get(data: Any, key: str, kind: type, where: str) -> Any:
     if not isinstance(value, kind) or isinstance(value, bool):
         raise ValueError(f"`{key}` must be a JSON {kind.__name__}. Received: {key}={value!r} in {where}.")
     return value
+
+
+def _enum(kind: type[E], data: Any, key: str, where: str) -> E:
+    value = _get(data, key, str, where)
+    try:
+        return kind(value)
+    except ValueError as error:
+        allowed = tuple(each.value for each in kind)
+        raise ValueError(
+            f"`{key}` must be one of {allowed}. Received: {key}={value!r} in {where}."
+        ) from error
 
 
 def _placement_to_dict(placement: Placement) -> dict[str, Any]:
@@ -90,8 +104,8 @@ def _placement_from_dict(
     where = f"{where} (table {name!r})"
     if name not in tables:
         raise ValueError(f"`table` must name one of the plan's tables. Received: table={name!r} in {where}.")
-    sharding = ShardingType(_get(data, "sharding", str, where))
-    pooling = Pooling(_get(data, "pooling", str, where))
+    sharding = _enum(ShardingType, data, "sharding", where)
+    pooling = _enum(Pooling, data, "pooling", where)
     if sharding is ShardingType.DATA_PARALLEL:
         return whole_on_every_rank(tables[name], world_size, pooling)
     shards = tuple(

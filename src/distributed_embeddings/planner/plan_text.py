@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from distributed_embeddings.planner.placement import Placement, ShardingType
-from distributed_embeddings.planner.specs import TableSpec
 
 if TYPE_CHECKING:
     from distributed_embeddings.planner.plan import ShardingPlan
@@ -20,8 +19,8 @@ MAX_NAME = 28
 def render(plan: ShardingPlan) -> str:
     """Return the tables with their placement, then what each rank holds."""
     head = (
-        f"ShardingPlan: {len(plan.tables)} table(s), {len(plan.features)} feature(s), {plan.world_size} worker(s), "
-        f"strategy {plan.strategy}, digest {plan.digest[:12]}"
+        f"ShardingPlan: {len(plan.tables)} table(s), {len(plan.features)} feature(s), "
+        f"{plan.world_size} worker(s), strategy {plan.strategy}, digest {plan.digest[:12]}"
     )
     return "\n".join([head, "", *_tables(plan), "", *_ranks(plan)])
 
@@ -36,26 +35,25 @@ def human_bytes(count: float) -> str:
 
 
 def _tables(plan: ShardingPlan) -> list[str]:
-    groups: dict[tuple[str, ...], list[str]] = {}
+    """One line a table, or one line for all tables of one shape and one kind of placement."""
     together = len(plan.tables) > MAX_TABLE_LINES
+    groups: dict[tuple[str, ...], list[str]] = {}
     for table in plan.tables:
         placement = plan.placement(table.name)
-        ranks = _on_ranks(plan, placement)
+        # Tables that share a line are on different ranks; what a rank holds is in the summary below.
+        alone = () if together else (_on_ranks(plan, placement), table.name)
         key = (
             f"{table.vocabulary_size:,}×{table.embedding_dim}",
             table.combiner or "-",
             _sharding(placement),
             "-" if placement.sharding is ShardingType.DATA_PARALLEL else placement.pooling.value,
-            _sizes(plan, table, placement),
+            _sizes(plan, placement),
+            *alone,
         )
-        # Grouped tables differ in the ranks they are on; the summary below says what a rank holds.
-        key += ("" if together else ranks, "" if together else table.name)
         groups.setdefault(key, []).append(table.name)
     header = ["table", "rows×dim", "combiner", "sharding", "pooling", "bytes a rank", "ranks"]
     rows = [[_names(names), *key[:6]] for key, names in groups.items()]
-    if together:
-        header, rows = header[:6], [row[:6] for row in rows]
-    return _align(header, rows)
+    return _align(header[:-1] if together else header, rows)
 
 
 def _names(names: Sequence[str]) -> str:
@@ -71,9 +69,10 @@ def _sharding(placement: Placement) -> str:
     return name
 
 
-def _sizes(plan: ShardingPlan, table: TableSpec, placement: Placement) -> str:
-    counts = Counter(plan.shard_bytes(shard) for shard in placement.shards[: plan.world_size])
-    low, high = human_bytes(min(counts)), human_bytes(max(counts))
+def _sizes(plan: ShardingPlan, placement: Placement) -> str:
+    copies = placement.sharding is ShardingType.DATA_PARALLEL
+    sizes = {plan.shard_bytes(shard) for shard in placement.shards[: 1 if copies else None]}
+    low, high = human_bytes(min(sizes)), human_bytes(max(sizes))
     return low if low == high else f"{low}–{high}"
 
 

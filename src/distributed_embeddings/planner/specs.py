@@ -1,4 +1,4 @@
-"""What is placed (tables, features) and where it can go (topology): frozen values, never changed by planning."""
+"""What is placed (tables, features) and where it can go (topology): frozen, never changed by planning."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ class _Spec:
 class TableSpec(_Spec):
     """One embedding table.
 
-    vocabulary_size: rows. embedding_dim: columns. combiner: how a bag of ids becomes one vector; None keeps them apart.
-    dtype: a float dtype's name. slot_elements_per_row: optimizer state beside a row, in elements, for memory figures.
-    initializer: a serialised Keras initializer, or None for Keras's default of `Embedding`.
-    Raises ValueError naming the field.
+    vocabulary_size: rows. embedding_dim: columns. combiner: how a bag of ids becomes one vector; None keeps
+    them apart. dtype: a float dtype's name. slot_elements_per_row: optimizer state beside a row, in elements,
+    for memory figures. initializer: a serialised Keras initializer, or None for Keras's default of
+    `Embedding`. Raises ValueError naming the field.
     """
 
     name: str
@@ -92,11 +92,13 @@ class TableSpec(_Spec):
             self._set(name, check_int(owner, name, getattr(self, name), low))
         if self.combiner is not None and self.combiner not in COMBINERS:
             raise ValueError(
-                f"`combiner` must be one of {COMBINERS}. Received: combiner={received(self.combiner)} in {owner}."
+                f"`combiner` must be one of {COMBINERS}. "
+                f"Received: combiner={received(self.combiner)} in {owner}."
             )
         if not isinstance(self.dtype, str) or self.dtype not in DTYPE_BYTES:
             raise ValueError(
-                f"`dtype` must be one of {tuple(DTYPE_BYTES)}. Received: dtype={received(self.dtype)} in {owner}."
+                f"`dtype` must be one of {tuple(DTYPE_BYTES)}. "
+                f"Received: dtype={received(self.dtype)} in {owner}."
             )
         if self.initializer is not None:
             self._set("initializer", _own_json_mapping(owner, self.initializer))
@@ -109,15 +111,15 @@ class TableSpec(_Spec):
     def block_bytes(self, rows: int, columns: int) -> int:
         """Return the bytes of `rows` × `columns` of this table with the optimizer's slots beside them.
 
-        Whole multiples of `embedding_dim` in `slot_elements_per_row` are slots an element (Adagrad, Adam) and are cut
-        with the columns; the rest are slots a row (row-wise Adagrad), which every column slice has.
+        Whole multiples of `embedding_dim` in `slot_elements_per_row` are slots an element (Adagrad, Adam) and
+        are cut with the columns; the rest are slots a row (row-wise Adagrad), which every column slice has.
         """
         per_element, per_row = divmod(self.slot_elements_per_row, self.embedding_dim)
         return rows * (columns * (1 + per_element) + per_row) * DTYPE_BYTES[self.dtype]
 
 
 def _own_json_mapping(owner: str, value: object) -> dict[str, Any]:
-    """Return a private copy of `value` as JSON gives it back, so that a saved plan equals the one in memory."""
+    """Return a private copy of `value` as JSON gives it back: a saved plan equals the one in memory."""
     if isinstance(value, Mapping):
         try:
             copy: dict[str, Any] = json.loads(json.dumps(dict(value), allow_nan=False))
@@ -127,13 +129,15 @@ def _own_json_mapping(owner: str, value: object) -> dict[str, Any]:
     else:
         reason = ""
     raise ValueError(
-        f"`initializer` must be a JSON-able mapping or None{reason}. Received: initializer={received(value)} in {owner}."
+        f"`initializer` must be a JSON-able mapping or None{reason}. "
+        f"Received: initializer={received(value)} in {owner}."
     )
 
 
 @dataclass(frozen=True)
 class FeatureSpec(_Spec):
-    """One input: which table it reads, how many ids a sample has (hotness; None = ragged), whether ids carry weights.
+    """One input: which table it reads, how many ids a sample has (hotness; None = ragged), whether ids carry
+    weights.
 
     Raises ValueError naming the field.
     """
