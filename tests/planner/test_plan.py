@@ -199,9 +199,8 @@ def test_the_text_names_every_table_and_what_each_rank_holds():
     plan = many()
     lines = str(plan).splitlines()
     big = next(line for line in lines if line.startswith("big"))
-    assert big.split("  ") == ["big  4,000×16  sum  row_wise (cyclic)  destination  62.5 KiB  all 4"] or all(
-        part in big for part in ("4,000×16", "sum", "row_wise (cyclic)", "destination", "62.5 KiB", "all 4")
-    )
+    for part in ("4,000×16", "sum", "row_wise (cyclic)", "destination", "62.5 KiB", "all 4"):
+        assert part in big
     assert any(line.startswith("tiny") and "data_parallel" in line and "24 B" in line for line in lines)
     for rank in range(4):
         assert any(line.startswith(f"{rank} ") and line.endswith("KiB") for line in lines)

@@ -22,7 +22,7 @@ from distributed_embeddings.planner import (
 
 def every_id(plan):
     """All ids of each feature's table, backwards, and the first one once more."""
-    return [[*range(plan.table(each.table).vocabulary_size)][::-1] + [0] for each in plan.features]
+    return [[*reversed(range(plan.table(each.table).vocabulary_size)), 0] for each in plan.features]
 
 
 def check_plan(plan):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from distributed_embeddings.planner.specs import TableSpec
 
 # `auto` copies tables of fewer elements. 2^14 float32 values are 64 KiB; reducing their gradient moves about
-# 2 × 64 KiB a worker and step, as much as 1,024 vectors of width 16 and their gradients do: below this a table's
+# 2 × 64 KiB a worker and step, as much as 1,024 vectors of width 16 and their gradients: below this a table's
 # exchange costs more than its copy, at the smallest local batches in use.
 AUTO_DATA_PARALLEL = 2**14
 
