@@ -6,7 +6,7 @@ Three steps with Adagrad: lookup, sum of duplicates and row update on the large 
 plain Keras (keras.layers.Embedding, keras.optimizers.Adagrad) on the large one. Every step has fresh uniform
 ids. Like Keras's `steps_per_execution`, one call of a tf.function runs several steps, all alike: the cost
 of starting a function is no part of a step, and with 1 it is a large part of the row steps' time. Both ratios
-suffer from a loaded machine: the row steps are many small operations. Memory: about six times the large table.
+suffer from a loaded machine: a row step is many small operations. Memory: about six times the large table.
 """
 
 from __future__ import annotations

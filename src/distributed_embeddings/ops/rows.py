@@ -24,22 +24,11 @@ def scatter_rows(variable: tf.Variable, rows: tf.Tensor, values: tf.Tensor) -> N
     table's dtype.
     """
     table = _table(variable)
-    # On the handle, with the handle's device: `Variable.scatter_update` would return the variable through a
-    # read.
+    # Measured on CPU (4096 rows of 16 in tables of 100k and 10M rows): gather, compute, ResourceScatterUpdate takes
+    # a third of the time of ResourceScatterSub or of the fused ResourceSparseApplyAdagradV2.
+    # On the handle, because `Variable.scatter_update` would return the variable, which a caller can read whole.
     with tf.device(table.device):
         tf.raw_ops.ResourceScatterUpdate(
-            resource=table.handle, indices=_row_ids(rows), updates=tf.cast(values, table.dtype)
-        )
-
-
-def scatter_sub_rows(variable: tf.Variable, rows: tf.Tensor, values: tf.Tensor) -> None:
-    """Subtract from rows of a table in place, in the table's dtype.
-
-    variable: [vocabulary_size, dim]. rows: int32 or int64 [n]. values: [n, dim], cast to the table's dtype.
-    """
-    table = _table(variable)
-    with tf.device(table.device):
-        tf.raw_ops.ResourceScatterSub(
             resource=table.handle, indices=_row_ids(rows), updates=tf.cast(values, table.dtype)
         )
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-import keras
 import tensorflow as tf
 
-from distributed_embeddings.ops.rows import scatter_sub_rows
 from distributed_embeddings.optimizers.rule import RowOptimizer, Slots, SlotSpec
 
 
@@ -45,18 +42,3 @@ class SGD(RowOptimizer):
         velocity = slots["momentum"] * self.momentum - delta
         new_rows = rows + (velocity * self.momentum - delta if self.nesterov else velocity)
         return new_rows, {"momentum": velocity}
-
-    def apply(
-        self,
-        variable: tf.Variable,
-        slot_variables: Mapping[str, keras.Variable | tf.Variable],
-        grad: tf.IndexedSlices,
-        learning_rate: tf.Tensor | float,
-        step: tf.Tensor | int,
-    ) -> None:
-        """See RowOptimizer.apply. Plain SGD on a float32 table subtracts in place, reading no row."""
-        if self.momentum or self.weight_decay is not None or variable.dtype != tf.float32:
-            super().apply(variable, slot_variables, grad, learning_rate, step)
-            return
-        delta = tf.cast(learning_rate, tf.float32) * self._prepare(grad.values)
-        scatter_sub_rows(variable, grad.indices, delta)
