@@ -5,6 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from .communicator import Tensor
+from .host_ops import require_eager
 from .reductions import check_op
 
 
@@ -49,8 +50,7 @@ class LocalCommunicator:
 
     def barrier(self, *, phase: str) -> None:
         """See Communicator."""
-        if not tf.executing_eagerly():
-            raise RuntimeError(f"`barrier` is eager only. Received: phase={phase!r} inside a tf.function.")
+        require_eager(phase)
 
     def shutdown(self) -> None:
         """See Communicator."""

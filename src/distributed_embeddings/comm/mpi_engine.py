@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from .arguments import op_error, scalar_error, splits_error
 from .buffers import Array, BufferPool, as_bytes
 from .errors import CommunicationError
 from .exchange import MESSAGE_BYTES, Exchange
-from .handshake import Handshake, Operation
-from .reductions import check_op, reduce_parts
+from .handshake import Handshake
+from .reductions import reduce_parts
+from .tokens import Operation
 from .waiting import Waiter
 
 # Up to here every rank sends all it has to all and sums alone: one trip instead of two.
@@ -41,7 +43,7 @@ class MpiEngine:
     def all_to_all(self, values: Array, splits: Array, phase: str) -> tuple[Array, Array]:
         """values [n, ...], splits int64 [size] → (rows by source, int64 [size])."""
         with self._lock:
-            error = self._splits_error(values, splits, phase)
+            error = splits_error(values.shape, splits, self.size, phase)
             rows = splits if not error else np.zeros(self.size, np.int64)
             counts, name = self._meet("all_to_all", values, rows, phase, error=error)
             received = self._pool.take((int(counts.sum()), *values.shape[1:]), values.dtype)
@@ -52,7 +54,7 @@ class MpiEngine:
     def all_gather(self, values: Array, phase: str) -> tuple[Array, Array]:
         """values [n_r, ...] → (rows by source, int64 [size])."""
         with self._lock:
-            error = "" if values.ndim else f"`values` must have an axis 0. Received: a scalar in {phase!r}"
+            error = scalar_error(values.shape, phase)
             rows = values.shape[0] if values.ndim else 0
             counts, name = self._meet("all_gather", values, rows, phase, error=error)
             received = self._pool.take((int(counts.sum()), *values.shape[1:]), values.dtype)
@@ -62,7 +64,7 @@ class MpiEngine:
     def reduce_scatter(self, values: Array, splits: Array, phase: str) -> Array:
         """values [n, ...], splits int64 [size] equal on all ranks → the sum of this rank's rows."""
         with self._lock:
-            error = self._splits_error(values, splits, phase) or _op_error("sum", values)
+            error = splits_error(values.shape, splits, self.size, phase) or op_error("sum", values.dtype)
             check = zlib.crc32(np.ascontiguousarray(splits).tobytes())
             _, name = self._meet("reduce_scatter", values, 0, phase, check=check, error=error)
             shape = (int(splits[self.rank]), *values.shape[1:])
@@ -77,7 +79,7 @@ class MpiEngine:
     def all_reduce(self, values: Array, op: str, phase: str) -> Array:
         """Equal shapes → the reduction, the same bits on every rank."""
         with self._lock:
-            error = _op_error(op, values)
+            error = op_error(op, values.dtype)
             check = zlib.crc32(repr((op, values.shape)).encode())
             _, name = self._meet("all_reduce", values, values.size, phase, check=check, error=error)
             flat = np.ascontiguousarray(values).reshape(-1)
@@ -91,12 +93,7 @@ class MpiEngine:
     def broadcast(self, values: Array, root: int, phase: str) -> Array:
         """Equal shapes → `root`'s values."""
         with self._lock:
-            known = 0 <= root < self.size
-            error = (
-                ""
-                if known
-                else f"`root` must be a rank below {self.size}. Received: root={root} in {phase!r}"
-            )
+            error = root_error(root, self.size, phase)
             check = zlib.crc32(repr((root, values.shape)).encode())
             _, name = self._meet("broadcast", values, 0, phase, check=check, error=error)
             out = self._pool.take(values.shape, values.dtype)
@@ -185,23 +182,6 @@ class MpiEngine:
         self._run(own, parts, name)
         reduce_parts(parts, op, results[self.rank])
         self._run([results[self.rank]] * self.size, results, name)
-
-    def _splits_error(self, values: Array, splits: Array, phase: str) -> str:
-        rows = values.shape[0] if values.ndim else -1
-        if splits.shape == (self.size,) and splits.min() >= 0 and int(splits.sum()) == rows:
-            return ""
-        return (
-            f"`splits` must be {self.size} row counts that sum to the rows of `values`. Received: "
-            f"splits={splits.tolist()} for values of shape {values.shape} in {phase!r} on rank {self.rank}"
-        )
-
-
-def _op_error(op: str, values: Array) -> str:
-    try:
-        check_op(op, values.dtype)
-    except ValueError as error:
-        return str(error)
-    return ""
 
 
 def _cut(rows: Array, splits: Array) -> list[Array]:

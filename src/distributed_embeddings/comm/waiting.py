@@ -72,9 +72,12 @@ class Waiter:
                 )
             if waited >= report_at:
                 report_at *= 2
-                line = f"[demb rank {self.rank}] watchdog: {self.describe(operation, missing(), waited)}\n"
-                sys.stderr.write(line)
-                sys.stderr.flush()
+                self.report(operation, missing(), waited)
+
+    def report(self, operation: str, missing: Sequence[int], waited: float) -> None:
+        """Write the watchdog's line."""
+        sys.stderr.write(f"[demb rank {self.rank}] watchdog: {self.describe(operation, missing, waited)}\n")
+        sys.stderr.flush()
 
     def describe(self, operation: str, missing: Sequence[int], waited: float) -> str:
         """One sentence: who waits where, for whom, since when."""
