@@ -8,7 +8,7 @@ from typing import ClassVar
 import keras
 import tensorflow as tf
 
-from distributed_embeddings.optimizers.rule import RowOptimizer, Slots, SlotSpec
+from distributed_embeddings.optimizers.rule import ROW_STATISTIC, RowOptimizer, Slots, SlotSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +30,13 @@ class RowwiseAdagradRule(RowOptimizer):
     def slots(self) -> tuple[SlotSpec, ...]:
         return (SlotSpec("accumulator", "scalar", self.initial_accumulator_value),)
 
+    def row_statistic(self, grads: tf.Tensor, dim: int) -> tf.Tensor:
+        return tf.reduce_sum(tf.square(grads), axis=1, keepdims=True) / dim
+
     def update(
         self, rows: tf.Tensor, grads: tf.Tensor, slots: Slots, learning_rate: tf.Tensor, step: tf.Tensor
     ) -> tuple[tf.Tensor, Slots]:
-        accumulator = slots["accumulator"] + tf.reduce_mean(tf.square(grads), axis=1, keepdims=True)
+        accumulator = slots["accumulator"] + slots[ROW_STATISTIC]
         new_rows = rows - learning_rate * grads / tf.sqrt(accumulator + self.epsilon)
         return new_rows, {"accumulator": accumulator}
 

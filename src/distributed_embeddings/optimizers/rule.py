@@ -12,6 +12,7 @@ import tensorflow as tf
 from distributed_embeddings.ops.rows import gather_rows, scatter_rows
 
 Slots = dict[str, tf.Tensor]
+ROW_STATISTIC = "row_statistic"
 
 
 @dataclass(frozen=True)
@@ -61,20 +62,33 @@ class RowOptimizer:
         """The state the rule keeps, in the order in which it is saved."""
         return ()
 
-    @property
-    def couples_columns(self) -> bool:
-        """Whether a column's update depends on the row's other columns: no column-wise sharding then."""
-        return any(slot.width == "scalar" for slot in self.slots)
-
     def update(
         self, rows: tf.Tensor, grads: tf.Tensor, slots: Slots, learning_rate: tf.Tensor, step: tf.Tensor
     ) -> tuple[tf.Tensor, Slots]:
         """New rows and new slots of n touched rows. Pure; float32 throughout.
 
-        rows, grads: [n, dim]. slots: name → [n, dim] or [n, 1]. learning_rate: scalar. step: scalar, the
-        number of this update counted from 1 (Keras's `iterations + 1`).
+        rows, grads: [n, dim]. slots: name → [n, dim] or [n, 1]; for a rule with a `row_statistic`, that too,
+        under ROW_STATISTIC. learning_rate: scalar. step: scalar, the number of this update counted from 1
+        (Keras's `iterations + 1`).
         """
         raise NotImplementedError
+
+    @property
+    def couples_columns(self) -> bool:
+        """Whether a column's update depends on the row's other columns, through `row_statistic`."""
+        return type(self).row_statistic is not RowOptimizer.row_statistic
+
+    def row_statistic(self, grads: tf.Tensor, dim: int) -> tf.Tensor | None:
+        """What an update needs to know of a row's other columns, [n, 1]: a sum over columns, so that parts from the
+        shards of a table cut by columns add up. dim: columns of the whole table. None: columns are independent."""
+        return None
+
+    def prepare(self, grads: tf.Tensor) -> tf.Tensor:
+        """The gradient the rule works with: float32, clipped."""
+        grads = tf.cast(grads, tf.float32)
+        if self.clipvalue is not None:
+            grads = tf.clip_by_value(grads, -self.clipvalue, self.clipvalue)
+        return grads
 
     def create_slots(self, variable_shape: tuple[int, int], name: str) -> dict[str, keras.Variable]:
         """The slot variables of a table of shape [vocabulary_size, dim], under the names `{name}_{slot}`.
@@ -90,20 +104,26 @@ class RowOptimizer:
         grad: tf.IndexedSlices,
         learning_rate: tf.Tensor | float,
         step: tf.Tensor | int,
+        row_statistic: tf.Tensor | None = None,
     ) -> None:
         """Update the rows named in `grad` and their slots in place; everything else stays bitwise what it
         was.
 
         variable: [vocabulary_size, dim] of any float dtype; the mathematics is float32 and the new row is
-        cast back. grad: no row twice (see `sum_duplicates`). learning_rate, step: as in `update`.
+        cast back. grad: no row twice (see `sum_duplicates`). learning_rate, step: as in `update`. row_statistic: the
+        rule's, complete; None where `variable` has all columns of its table.
         """
         handles = {slot.name: _resource(slot_variables[slot.name]) for slot in self.slots}
         learning_rate = tf.cast(learning_rate, tf.float32)
-        grads = self._prepare(grad.values)
+        grads = self.prepare(grad.values)
         rows = tf.cast(gather_rows(variable, grad.indices), tf.float32)
         if self.weight_decay is not None:
             rows -= rows * self.weight_decay * learning_rate
         slots = {name: gather_rows(handle, grad.indices) for name, handle in handles.items()}
+        if row_statistic is None:
+            row_statistic = self.row_statistic(grads, variable.shape[1])
+        if row_statistic is not None:
+            slots[ROW_STATISTIC] = row_statistic
         rows, slots = self.update(rows, grads, slots, learning_rate, tf.cast(step, tf.float32))
         scatter_rows(variable, grad.indices, rows)
         for name, handle in handles.items():
@@ -117,12 +137,6 @@ class RowOptimizer:
     def from_config(cls, config: Mapping[str, Any]) -> RowOptimizer:
         """The rule `get_config` describes."""
         return cls(**{key: value for key, value in config.items() if key != "name"})
-
-    def _prepare(self, grads: tf.Tensor) -> tf.Tensor:
-        grads = tf.cast(grads, tf.float32)
-        if self.clipvalue is not None:
-            grads = tf.clip_by_value(grads, -self.clipvalue, self.clipvalue)
-        return grads
 
 
 def _resource(slot: keras.Variable | tf.Variable) -> tf.Variable:

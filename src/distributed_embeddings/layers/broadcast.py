@@ -1,0 +1,61 @@
+"""One start for all workers: the root's dense variables everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from distributed_embeddings import comm
+from distributed_embeddings.layers.gradients import is_shard
+
+
+def broadcast_variables(variables: Iterable[Any], root_rank: int = 0) -> None:
+    """Overwrite variables by those of `root_rank`: keras.Variable or tf.Variable, in one order on all ranks. Collective.
+
+    Shards of tables are skipped: each exists on one rank only. Works eagerly and inside `tf.function`.
+    """
+    communicator = comm.current()
+    if communicator.size == 1:
+        return
+    chosen = [v for v in variables if not is_shard(v) and 0 not in tuple(v.shape)]
+    for dtype in sorted({tf.as_dtype(v.dtype) for v in chosen}, key=lambda d: d.name):
+        if dtype == tf.string or dtype == tf.resource:
+            continue
+        group = [
+            v.value if isinstance(v, keras.Variable) else v for v in chosen if tf.as_dtype(v.dtype) == dtype
+        ]
+        values = [v.read_value() if isinstance(v, tf.Variable) else tf.convert_to_tensor(v) for v in group]
+        flat = tf.concat([tf.reshape(v, [-1]) for v in values], 0)
+        got = communicator.broadcast(flat, root_rank, phase=f"broadcast of {dtype.name} variables")
+        pieces = tf.split(got, [int(tf.TensorShape(v.shape).num_elements()) for v in values])
+        for variable, piece in zip(group, pieces, strict=True):
+            variable.assign(tf.reshape(piece, variable.shape))
+
+
+class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
+    """Broadcasts the model's and the optimizer's variables from `root_rank` once, before the first batch of `fit` where
+    they exist by then, else after it."""
+
+    def __init__(self, root_rank: int = 0) -> None:
+        super().__init__()
+        self.root_rank = root_rank
+        self._done = False
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        if self.model.built and not self._done:
+            self._broadcast()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if not self._done:
+            self._broadcast()
+
+    def _broadcast(self) -> None:
+        self._done = True
+        broadcast_variables(self.model.variables, self.root_rank)
+        optimizer = self.model.optimizer
+        if optimizer is not None and optimizer.built:
+            dense = getattr(optimizer, "dense_variables", optimizer.variables)
+            broadcast_variables(dense, self.root_rank)

@@ -1,0 +1,103 @@
+"""`DistributedOptimizer`: a Keras optimizer for hybrid-parallel models, in `compile` or in an own loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from distributed_embeddings import comm
+from distributed_embeddings.layers.gradients import reduce_gradients
+from distributed_embeddings.layers.routing import RoutedOptimizer
+
+
+@keras.saving.register_keras_serializable("distributed_embeddings")
+class DistributedOptimizer(keras.optimizers.LossScaleOptimizer):
+    """Averages dense gradients over the workers and updates tables by the row rule of the wrapped optimizer.
+
+    optimizer: a Keras optimizer or its name ("adagrad"): SGD, Adagrad, RowwiseAdagrad, Adam, AdamW, RMSprop, Ftrl, or a
+    LossScaleOptimizer around one. Under the global policy "mixed_float16" the loss is scaled as Keras would.
+    Raises ValueError for an optimizer without a row rule.
+
+    It is a LossScaleOptimizer so that `compile` puts none around it: Keras's own would decide on each worker alone
+    whether a step is skipped, and the workers' exchanges would no longer match. Here they decide together.
+    """
+
+    def __init__(
+        self, optimizer: Any, scale_loss: bool | None = None, name: str | None = None, **kwargs: Any
+    ) -> None:
+        optimizer = keras.optimizers.get(optimizer)
+        scaling: dict[str, Any] = {}
+        if type(optimizer) is keras.optimizers.LossScaleOptimizer:
+            scaling = {
+                "initial_scale": optimizer.initial_scale,
+                "dynamic_growth_steps": optimizer.dynamic_growth_steps,
+            }
+            optimizer = optimizer.inner_optimizer
+            scale_loss = True
+        if scale_loss is None:
+            scale_loss = keras.config.dtype_policy().name == "mixed_float16"
+        if isinstance(optimizer, DistributedOptimizer):
+            raise ValueError(f"`optimizer` must not be wrapped twice. Received: optimizer={optimizer!r}")
+        super().__init__(RoutedOptimizer(optimizer), name=name or "distributed", **{**scaling, **kwargs})
+        self.wrapped = optimizer
+        self.scales_loss = scale_loss
+
+    def build(self, var_list: Sequence[Any]) -> None:
+        if not self.built:
+            super().build(list(var_list))
+
+    def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
+        """Reduce local gradients over the workers and apply them. Gradients from a DistributedGradientTape are reduced
+        already and pass. Collective."""
+        if trainable_variables is None:
+            trainable_variables = self._trainable_variables
+        with tf.init_scope():
+            self.build(trainable_variables)
+        grads = reduce_gradients(grads, trainable_variables)
+        if self.scales_loss:
+            super().apply(grads, trainable_variables)
+        else:
+            self.inner_optimizer.apply(grads, trainable_variables)
+
+    def check_finite(self, grads: Sequence[Any]) -> tf.Tensor:
+        """Whether every worker's gradients are finite: one decision for all. Collective."""
+        values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in grads if g is not None]
+        finite = tf.reduce_all(tf.stack([tf.reduce_all(tf.math.is_finite(v)) for v in values]))
+        everywhere = comm.current().all_reduce(tf.cast(finite, tf.float32), "min", phase="finite gradients")
+        return everywhere > 0
+
+    def scale_loss(self, loss: Any) -> Any:
+        return super().scale_loss(loss) if self.scales_loss else loss
+
+    @property
+    def dense_variables(self) -> list[Any]:
+        """State that every worker has: the wrapped optimizer's, not the tables' slots."""
+        return [*self._variables, *self.wrapped.variables]
+
+    def save_own_variables(self, store: Any) -> None:
+        for i, variable in enumerate(self._variables):
+            store[str(i)] = variable.numpy()
+
+    def load_own_variables(self, store: Any) -> None:
+        for i, variable in enumerate(self._variables):
+            variable.assign(store[str(i)])
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "optimizer": keras.saving.serialize_keras_object(self.wrapped),
+            "scale_loss": self.scales_loss,
+            "initial_scale": self.initial_scale,
+            "dynamic_growth_steps": self.dynamic_growth_steps,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> DistributedOptimizer:
+        config = dict(config)
+        config["optimizer"] = keras.saving.deserialize_keras_object(
+            config["optimizer"], custom_objects=custom_objects
+        )
+        return cls(**config)

@@ -1,0 +1,164 @@
+"""Tables to row rules, everything else to the Keras optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from distributed_embeddings import comm
+from distributed_embeddings.layers.column_coupling import PartialStatistic, complete, coupled_placements
+from distributed_embeddings.layers.table_variable import ExchangeAnchor, TableVariable
+from distributed_embeddings.layers.whole_tables import read_whole, write_whole
+from distributed_embeddings.optimizers import RowOptimizer, from_keras
+from distributed_embeddings.planner import Shard, ShardingPlan, TableSpec
+
+
+@keras.saving.register_keras_serializable("distributed_embeddings")
+class RoutedOptimizer(keras.optimizers.Optimizer):
+    """Applies reduced gradients: tables by the row rule of the wrapped optimizer, the dense rest by that optimizer.
+
+    Step and learning rate are the wrapped optimizer's.
+    """
+
+    def __init__(
+        self, dense_optimizer: keras.optimizers.Optimizer, name: str = "routed", **kwargs: Any
+    ) -> None:
+        super().__init__(learning_rate=0.0, name=name, **kwargs)
+        self.dense_optimizer = dense_optimizer
+        self.rule: RowOptimizer = from_keras(dense_optimizer)
+        self._slots: dict[int, dict[str, keras.Variable]] = {}
+        self._plans: list[ShardingPlan] = []
+        self._tables: list[TableVariable] = []
+
+    def build(self, variables: Sequence[Any]) -> None:
+        if self.built:
+            return
+        super().build([])
+        with tf.init_scope():
+            for variable in variables:
+                if isinstance(variable, TableVariable | ExchangeAnchor):
+                    self._add(variable)
+        dense = [v for v in variables if not isinstance(v, TableVariable | ExchangeAnchor)]
+        self.dense_optimizer.build(dense)
+        self._trainable_variables = list(variables)
+
+    def _add(self, variable: TableVariable | ExchangeAnchor) -> None:
+        if variable.plan is not None and all(variable.plan is not p for p in self._plans):
+            self._plans.append(variable.plan)
+        if isinstance(variable, TableVariable):
+            self._tables.append(variable)
+            slots = self.rule.create_slots(tuple(variable.shape), variable.name)
+            self._slots[id(variable)] = slots
+            self._table_slots = [*getattr(self, "_table_slots", []), *slots.values()]
+
+    def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
+        """Gradients as `reduce_gradients` gives them; a table without a gradient keeps its rows. Collective for tables cut
+        by columns under a rule that couples columns."""
+        if trainable_variables is None:
+            trainable_variables = self._trainable_variables
+        self.build(trainable_variables)
+        tables, dense = [], []
+        for gradient, variable in zip(grads, trainable_variables, strict=True):
+            if isinstance(variable, TableVariable):
+                tables.append((gradient, variable))
+            elif not isinstance(variable, ExchangeAnchor):
+                dense.append((gradient, variable))
+        # Tables first: the dense apply advances the step that both read.
+        self._apply_tables([(g, v) for g, v in tables if g is not None])
+        if any(g is not None for g, _ in dense):
+            self.dense_optimizer.apply([g for g, _ in dense], [v for _, v in dense])
+        else:
+            self.dense_optimizer.iterations.assign_add(1)
+
+    def _apply_tables(self, pairs: Sequence[tuple[tf.IndexedSlices, TableVariable]]) -> None:
+        step = self.dense_optimizer.iterations + 1
+        learning_rate = tf.convert_to_tensor(self.dense_optimizer.learning_rate)
+        statistics = self._complete_statistics(pairs)
+        for gradient, variable in pairs:
+            self.rule.apply(
+                variable.value,
+                self._slots[id(variable)],
+                gradient,
+                learning_rate,
+                step,
+                statistics.get(id(variable)),
+            )
+
+    def _complete_statistics(
+        self, pairs: Sequence[tuple[tf.IndexedSlices, TableVariable]]
+    ) -> dict[int, tf.Tensor]:
+        placements = coupled_placements(self._plans) if self.rule.couples_columns else []
+        if not placements:
+            return {}
+        index = {id(shard): t for t, p in enumerate(placements) for shard in p.shards}
+        dims = {t.name: t.embedding_dim for plan in self._plans for t in plan.tables}
+        parts, owners = [], []
+        for gradient, variable in pairs:
+            if id(variable.shard) in index:
+                values = self.rule.row_statistic(
+                    self.rule.prepare(gradient.values), dims[variable.shard.table]
+                )
+                parts.append(PartialStatistic(index[id(variable.shard)], gradient.indices, values))
+                owners.append(id(variable))
+        return dict(zip(owners, complete(comm.current(), placements, parts), strict=True))
+
+    @property
+    def variables(self) -> list[Any]:
+        return [*self.dense_optimizer.variables, *getattr(self, "_table_slots", [])]
+
+    @property
+    def iterations(self) -> Any:
+        return self.dense_optimizer.iterations
+
+    @property
+    def learning_rate(self) -> Any:
+        return self.dense_optimizer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, value: Any) -> None:
+        # Keras's constructor sets its own, which nobody reads.
+        if hasattr(self, "dense_optimizer"):
+            self.dense_optimizer.learning_rate = value
+
+    def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
+        dense = [v for v in var_list if not isinstance(v, TableVariable | ExchangeAnchor)]
+        self.dense_optimizer.finalize_variable_values(dense)
+
+    def save_own_variables(self, store: Any) -> None:
+        """Whole slots by table, so that a file does not depend on the number of workers. Collective."""
+        for key, plan, table, shape, dtype, blocks in self._whole_slots():
+            store[key] = read_whole(comm.current(), plan.placement(table.name), blocks, shape, dtype)
+
+    def load_own_variables(self, store: Any) -> None:
+        for key, _, table, shape, _, blocks in self._whole_slots():
+            write_whole(blocks, store[key], shape, f"optimizer slot '{key}' of table '{table.name}'")
+
+    def _whole_slots(
+        self,
+    ) -> list[tuple[str, ShardingPlan, TableSpec, tuple[int, int], str, dict[Shard, tf.Variable]]]:
+        entries = []
+        for p, plan in enumerate(self._plans):
+            for t, table in enumerate(plan.tables):
+                mine = [v for v in self._tables if v.plan is plan and v.shard.table == table.name]
+                for slot in self.rule.slots:
+                    blocks = {v.shard: self._slots[id(v)][slot.name].value for v in mine}
+                    shape = slot.shape((table.vocabulary_size, table.embedding_dim))
+                    entries.append((f"{p}_{t}_{slot.name}", plan, table, shape, slot.dtype, blocks))
+        return entries
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "dense_optimizer": keras.saving.serialize_keras_object(self.dense_optimizer),
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> RoutedOptimizer:
+        config = dict(config)
+        config["dense_optimizer"] = keras.saving.deserialize_keras_object(
+            config["dense_optimizer"], custom_objects=custom_objects
+        )
+        return cls(**config)

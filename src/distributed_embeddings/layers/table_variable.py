@@ -1,0 +1,78 @@
+"""A shard of a table as a Keras variable that is never read whole by a step."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from distributed_embeddings.ops.blocks import write_block
+from distributed_embeddings.ops.initial_values import row_blocks
+from distributed_embeddings.planner import Shard, ShardingPlan
+
+# Below this, Keras's own dense update costs no more than a few milliseconds.
+LARGE_TABLE_ELEMENTS = 1 << 20
+
+
+class TableVariable(keras.Variable):
+    """Rows × columns of one table on this rank: float [len(shard.rows), len(shard.columns)].
+
+    replicated: every rank holds the same whole table (data-parallel). plan: the plan the shard belongs to; None for a
+    table that is not part of one.
+    """
+
+    def __init__(
+        self,
+        shard: Shard,
+        values: Callable[[range, range], np.ndarray],
+        dtype: str,
+        *,
+        replicated: bool,
+        name: str,
+        plan: ShardingPlan | None = None,
+    ) -> None:
+        self.shard = shard
+        self.plan = plan
+        self.replicated = replicated
+        self._warned = False
+        # autocast=False: `.value` is then the tf.Variable itself; a cast under mixed precision would read the table.
+        # One buffer, filled block by block: no second copy of the shard at any time.
+        super().__init__(
+            lambda shape, dtype: tf.zeros(shape, dtype),
+            shape=(len(shard.rows), len(shard.columns)),
+            dtype=dtype,
+            trainable=True,
+            autocast=False,
+            name=name,
+        )
+        for start, rows in row_blocks(shard.rows, len(shard.columns)):
+            write_block(self.value, start, values(rows, shard.columns))
+
+    @property
+    def overwrite_with_gradient(self) -> bool:
+        """False. Keras's optimizers, and nothing else, ask this of a variable: so it is where their use is noticed."""
+        if not self._warned and self.shape[0] * self.shape[1] >= LARGE_TABLE_ELEMENTS:
+            self._warned = True
+            warnings.warn(
+                f"table '{self.shard.table}' {tuple(self.shape)} is updated by a plain Keras optimizer, which makes its "
+                "gradient dense: every step costs as much as the whole table. Wrap it: "
+                "dmp.DistributedOptimizer(optimizer).",
+                stacklevel=2,
+            )
+        return False
+
+    @overwrite_with_gradient.setter
+    def overwrite_with_gradient(self, value: bool) -> None:
+        if value:
+            raise ValueError("a table is updated by its gradient, never overwritten. Received: value=True")
+
+
+class ExchangeAnchor(keras.Variable):
+    """A trainable float32 [0] on every rank: through it a tape on a rank without tables reaches the exchange too."""
+
+    def __init__(self, plan: ShardingPlan) -> None:
+        self.plan = plan
+        super().__init__(np.zeros([0], np.float32), trainable=True, autocast=False, name="exchange_anchor")

@@ -1,0 +1,85 @@
+"""The variables of one rank: its shards, its replicas, and the anchor of the exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from distributed_embeddings import __version__
+from distributed_embeddings.comm import Communicator
+from distributed_embeddings.layers.table_variable import ExchangeAnchor, TableVariable
+from distributed_embeddings.ops.initial_values import make_block_initializer
+from distributed_embeddings.planner import Shard, ShardingPlan, ShardingType, TableSpec
+from distributed_embeddings.sharding import Tables, batch_weight_variable, require_equal_text
+
+
+class TableSet:
+    """Creates and holds what this rank has of the plan's tables.
+
+    seeds: one a table; rank 0's are used everywhere, so that shards of one table come from one random table.
+    Raises ValueError on every rank when ranks differ in plan, version or dtype.
+    """
+
+    def __init__(
+        self,
+        plan: ShardingPlan,
+        communicator: Communicator,
+        embedding_configs: Sequence[Any],
+        seeds: Sequence[int],
+        layer_name: str,
+    ) -> None:
+        self.plan = plan
+        dtypes = sorted({t.dtype for t in plan.tables})
+        text = f"plan {plan.digest[:16]} of layer '{layer_name}', version {__version__}, dtypes {dtypes}"
+        if communicator.size > 1:
+            require_equal_text(communicator, text, "plan, library version and dtypes")
+            seeds = communicator.broadcast(tf.constant(seeds, tf.int64), 0, phase="seeds").numpy().tolist()
+        batch_weight_variable()
+        self._variables: dict[Shard, TableVariable] = {}
+        for table, config, seed in zip(plan.tables, embedding_configs, seeds, strict=True):
+            self._create(table, config, seed, communicator)
+        self.anchor = None
+        if communicator.size > 1:
+            self.anchor = ExchangeAnchor(plan)
+
+    def _create(self, table: TableSpec, config: Any, seed: int, communicator: Communicator) -> None:
+        placement = self.plan.placement(table.name)
+        mine = [s for s in placement.shards if s.rank == communicator.rank]
+        if not mine:
+            return
+        layer = keras.saving.deserialize_keras_object(config)
+        initializer = getattr(layer, "embeddings_initializer", None) or keras.initializers.get("uniform")
+        shape = (table.vocabulary_size, table.embedding_dim)
+        values = make_block_initializer(initializer, table.name, shape, seed)
+        # With one worker a table is whole and here, like a replica.
+        replicated = placement.sharding is ShardingType.DATA_PARALLEL
+        for shard in mine:
+            name = f"{table.name}_rows_{shard.rows.start}_columns_{shard.columns.start}".replace("/", "_")
+            self._variables[shard] = TableVariable(
+                shard,
+                values,
+                table.dtype,
+                replicated=replicated and communicator.size > 1,
+                name=name,
+                plan=self.plan,
+            )
+
+    @property
+    def variables(self) -> list[TableVariable]:
+        """This rank's shards and replicas, in plan order."""
+        return list(self._variables.values())
+
+    def of_table(self, name: str) -> dict[Shard, tf.Variable]:
+        """This rank's blocks of one table."""
+        return {s: v.value for s, v in self._variables.items() if s.table == name}
+
+    def for_lookup(self) -> Tables:
+        """The tf.Variables as the sharded lookup reads them."""
+        shards = {s: v.value for s, v in self._variables.items()}
+        whole = {
+            s.table: v.value for s, v in self._variables.items() if v.replicated or self.plan.world_size == 1
+        }
+        return Tables(shards, whole, None if self.anchor is None else self.anchor.value)

@@ -1,0 +1,168 @@
+"""One lookup of all features over all ranks, from each rank's own samples (data-parallel input)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from distributed_embeddings.comm import Communicator
+from distributed_embeddings.ops.bags import Bags, pool
+from distributed_embeddings.ops.ids import CheckedFeature, any_invalid, apply_policy, describe
+from distributed_embeddings.ops.rows import gather_rows
+from distributed_embeddings.planner import Lane, Layout, Placement, Pooling, Shard, ShardingPlan, ShardingType
+from distributed_embeddings.sharding import batch_weight
+from distributed_embeddings.sharding.agreement import raise_together, signature
+from distributed_embeddings.sharding.column_wise import ColumnWise, ColumnWiseShared
+from distributed_embeddings.sharding.exchange import (
+    Request,
+    exchange_ids,
+    exchange_lengths,
+    exchange_vectors,
+)
+from distributed_embeddings.sharding.lookup import look_up
+from distributed_embeddings.sharding.row_wise import RowWise, RowWiseShared
+
+
+class Router(Protocol):
+    """One table's sharding type: ids to lanes, and the lanes' vectors back to features."""
+
+    def route(self, bags: Mapping[int, Bags]) -> dict[Lane, Request]: ...
+
+    def assemble(self, bags: Mapping[int, Bags], replies: Mapping[Lane, tf.Tensor]) -> dict[int, Any]: ...
+
+
+@dataclass(frozen=True)
+class Tables:
+    """This rank's variables. shards: by shard of the plan; replicas: by table name. anchor: trainable, float32 [0]."""
+
+    shards: Mapping[Shard, tf.Variable]
+    replicas: Mapping[str, tf.Variable]
+    anchor: tf.Variable | None
+
+
+@dataclass(frozen=True)
+class LookupSettings:
+    """invalid_ids: "raise", "zero" or "clip". wire_dtype: float32, bfloat16 or float16 for vectors on the wire."""
+
+    invalid_ids: str = "raise"
+    wire_dtype: tf.DType = tf.float32
+
+
+def make_router(placement: Placement, plan: ShardingPlan, layout: Layout) -> Router:
+    """The sharding type's router for one table."""
+    table = next(t for t in plan.tables if t.name == placement.table)
+    lanes = [lane for lane in layout.lanes if lane.shard.table == placement.table]
+    lanes.sort(key=lambda lane: placement.shards.index(lane.shard))
+    shared = placement.pooling is Pooling.DESTINATION
+    if placement.sharding is ShardingType.ROW_WISE:
+        return RowWiseShared(table, lanes) if shared else RowWise(table, lanes)
+    return ColumnWiseShared(table, lanes) if shared else ColumnWise(table, lanes)
+
+
+def checked_features(plan: ShardingPlan) -> list[CheckedFeature]:
+    """The features as error texts name them."""
+    rows = {t.name: t.vocabulary_size for t in plan.tables}
+    return [CheckedFeature(f.name, f.table, rows[f.table]) for f in plan.features]
+
+
+def sharded_lookup(
+    comm: Communicator,
+    layout: Layout,
+    tables: Tables,
+    bags: Sequence[Bags],
+    settings: LookupSettings,
+    count_invalid: Callable[[tf.Tensor], None] | None = None,
+) -> list[Any]:
+    """Outputs of all features, in feature order; float32 [B, dim] where pooled.
+
+    bags: this rank's samples. One exchange of lengths, one of ids, one of vectors, and their reverse for gradients.
+    Raises InvalidArgumentError on every rank for an invalid id on any (policy "raise").
+    """
+    plan = layout.plan
+    features = checked_features(plan)
+    status = any_invalid(bags, features) if settings.invalid_ids == "raise" else tf.constant(False)
+    valid, counts = apply_policy(bags, features, settings.invalid_ids)
+    if count_invalid is not None:
+        count_invalid(counts)
+    if comm.size == 1:
+        checked = raise_together(comm, tf.cast(status, tf.int64)[None], lambda: describe(bags, features, 0))
+        with tf.control_dependencies([checked]):
+            return _local(plan, tables, valid, range(len(valid)))
+    return _exchanged(comm, layout, tables, bags, valid, status, settings)
+
+
+def _local(plan: ShardingPlan, tables: Tables, bags: Sequence[Bags], which: Any) -> list[Any]:
+    specs = {t.name: t for t in plan.tables}
+    outputs = []
+    for index in which:
+        table = specs[plan.features[index].table]
+        vectors = gather_rows(tables.replicas[table.name], tf.identity(bags[index].ids))
+        outputs.append(pool(tf.cast(vectors, tf.float32), bags[index], table.combiner))
+    return outputs
+
+
+def _exchanged(
+    comm: Communicator,
+    layout: Layout,
+    tables: Tables,
+    given: Sequence[Bags],
+    bags: Sequence[Bags],
+    status: tf.Tensor,
+    settings: LookupSettings,
+) -> list[Any]:
+    plan = layout.plan
+    routers = _routers(layout)
+    own = {name: _of_table(plan, name, bags) for name in routers}
+    requests: dict[Lane, Request] = {}
+    for name, router in routers.items():
+        requests.update(router.route(own[name]))
+    header = [tf.constant(_signature(plan, bags), tf.int64), status, bags[0].batch_size]
+    announced = exchange_lengths(comm, layout, requests, header)
+    features = checked_features(plan)
+    checked = raise_together(comm, announced.statuses, lambda: describe(given, features, comm.rank))
+    with tf.control_dependencies([checked]):
+        weight = batch_weight.record(announced.batch_sizes, comm.rank)
+        received = exchange_ids(comm, layout, requests, announced)
+        replies = {
+            lane: (look_up(tables.shards[lane.shard], got, lane.pooled), got.num_replies)
+            for lane, got in received.items()
+        }
+        vectors = exchange_vectors(
+            comm,
+            layout,
+            replies,
+            {lane: r.num_replies for lane, r in requests.items()},
+            tf.convert_to_tensor(tables.anchor),
+            wire_dtype=settings.wire_dtype,
+            gradient_scale=weight / comm.size,
+        )
+        outputs: dict[int, Any] = {}
+        for name, router in routers.items():
+            outputs.update(router.assemble(own[name], vectors))
+        replicated = [i for i in range(len(bags)) if i not in outputs]
+        outputs.update(zip(replicated, _local(plan, tables, bags, replicated), strict=True))
+    return [outputs[i] for i in range(len(bags))]
+
+
+def _routers(layout: Layout) -> dict[str, Router]:
+    used = {f.table for f in layout.plan.features}
+    return {
+        p.table: make_router(p, layout.plan, layout)
+        for p in layout.plan.placements
+        if p.sharding is not ShardingType.DATA_PARALLEL and p.table in used
+    }
+
+
+def _of_table(plan: ShardingPlan, table: str, bags: Sequence[Bags]) -> dict[int, Bags]:
+    return {i: bags[i] for i, f in enumerate(plan.features) if f.table == table}
+
+
+def _signature(plan: ShardingPlan, bags: Sequence[Bags]) -> int:
+    kinds = [
+        (f.name, b.hotness, b.lengths is None, b.weights is None)
+        for f, b in zip(plan.features, bags, strict=True)
+    ]
+    return signature(kinds)
