@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from .arguments import op_error, scalar_error, splits_error
+from .arguments import op_error, root_error, scalar_error, splits_error
 from .buffers import Array, BufferPool, as_bytes
 from .errors import CommunicationError
 from .exchange import MESSAGE_BYTES, Exchange
