@@ -24,9 +24,9 @@ def scatter_rows(variable: tf.Variable, rows: tf.Tensor, values: tf.Tensor) -> N
     table's dtype.
     """
     table = _table(variable)
-    # Measured on CPU (4096 rows of 16 in tables of 100k and 10M rows): gather, compute, ResourceScatterUpdate takes
-    # a third of the time of ResourceScatterSub or of the fused ResourceSparseApplyAdagradV2.
-    # On the handle, because `Variable.scatter_update` would return the variable, which a caller can read whole.
+    # Measured on CPU (4096 rows of 16 in tables of 100k and 10M rows): gather, compute, ResourceScatterUpdate
+    # takes a third of the time of ResourceScatterSub or of the fused ResourceSparseApplyAdagradV2.
+    # On the handle: `Variable.scatter_update` would return the variable, which a caller can read whole.
     with tf.device(table.device):
         tf.raw_ops.ResourceScatterUpdate(
             resource=table.handle, indices=_row_ids(rows), updates=tf.cast(values, table.dtype)
