@@ -221,3 +221,17 @@ def test_two_thousand_tables_on_512_workers_are_all_placed():
     mean = sum(plan.memory_bytes(rank) for rank in range(512)) / 512
     assert fullest(plan) < 1.1 * mean
     assert len(plan.to_json()) < 2**20  # copies are implied, not written 512 times
+
+
+def test_memory_optimized_counts_slices_that_merge_as_one():
+    # Slots a row are kept once a shard, so that two slices of one table on one rank take less than their sum.
+    tables = [
+        TableSpec(f"t{i}", rows, 4, slot_elements_per_row=1) for i, rows in enumerate((9, 10, 11, 4, 7))
+    ]
+    for world_size in (2, 3, 4):
+        for threshold in (0, 10, 20):
+            plans = [
+                make_plan(tables, [], world_size, name, column_slice_threshold=threshold)
+                for name in NAMES[1:]
+            ]
+            assert fullest(plans[2]) == min(map(fullest, plans))

@@ -36,26 +36,17 @@ def longest_first(sizes: Sequence[int], loads: Sequence[int], start: int) -> lis
     return ranks
 
 
-def memory_optimized(sizes: Sequence[int], loads: Sequence[int], start: int) -> list[int]:
-    """Evenest memory: LPT, or a simpler dealing where that happens to leave the fullest rank emptier."""
-    deals = (longest_first, memory_balanced, basic)
-    return min((deal(sizes, loads, start) for deal in deals), key=lambda ranks: _fullest(ranks, sizes, loads))
-
-
 def _falling(sizes: Sequence[int]) -> list[int]:
     return sorted(range(len(sizes)), key=lambda piece: (-sizes[piece], piece))
 
 
-def _fullest(ranks: Sequence[int], sizes: Sequence[int], loads: Sequence[int]) -> int:
-    filled = list(loads)
-    for rank, size in zip(ranks, sizes, strict=True):
-        filled[rank] += size
-    return max(filled)
+_EVENEST: tuple[Deal, ...] = (longest_first, memory_balanced, basic)
 
-
-DEALS: Mapping[str, Deal] = {
-    "auto": memory_optimized,
-    "basic": basic,
-    "memory_balanced": memory_balanced,
-    "memory_optimized": memory_optimized,
+# The deals a strategy tries. The one that leaves the fullest rank emptiest is taken, the first of equals: LPT, unless
+# a simpler one happens to do better.
+DEALS: Mapping[str, tuple[Deal, ...]] = {
+    "auto": _EVENEST,
+    "basic": (basic,),
+    "memory_balanced": (memory_balanced,),
+    "memory_optimized": _EVENEST,
 }

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from distributed_embeddings.planner.cutting import Cuts, Thresholds, cut, cut_auto, fill
-from distributed_embeddings.planner.dealing import DEALS
+from distributed_embeddings.planner.dealing import DEALS, Deal
 from distributed_embeddings.planner.placement import (
     Placement,
     Pooling,
@@ -108,6 +108,15 @@ def _deal(
             loads[shard.rank] += tables[index].block_bytes(*shard.shape)
     for index in cuts.replicated:
         placed[index] = whole_on_every_rank(tables[index], world_size, Pooling.DESTINATION)
+    for index, widths in _deal_columns(tables, strategy, cuts, loads).items():
+        placed[index] = _by_columns(tables[index], widths)
+    return tuple(placed[index] for index in range(len(tables)))
+
+
+def _deal_columns(
+    tables: tuple[TableSpec, ...], strategy: str, cuts: Cuts, loads: list[int]
+) -> dict[int, dict[int, int]]:
+    """Return, for each table that is whole or cut by columns, the number of columns on each of its ranks."""
     pieces = [
         (index, width)
         for index in sorted(cuts.slices)
@@ -115,13 +124,23 @@ def _deal(
     ]
     sizes = [tables[index].block_bytes(tables[index].vocabulary_size, width) for index, width in pieces]
     # Ranks that a short row-wise table left without rows come first, so that none stays empty.
-    start = cuts.covered(tables, world_size) % world_size
-    columns: dict[int, dict[int, int]] = {index: {} for index in cuts.slices}
-    for (index, width), rank in zip(pieces, DEALS[strategy](sizes, loads, start), strict=True):
-        columns[index][rank] = columns[index].get(rank, 0) + width
-    for index, widths in columns.items():
-        placed[index] = _by_columns(tables[index], widths)
-    return tuple(placed[index] for index in range(len(tables)))
+    start = cuts.covered(tables, len(loads)) % len(loads)
+
+    def dealt(deal: Deal) -> dict[int, dict[int, int]]:
+        columns: dict[int, dict[int, int]] = {index: {} for index in cuts.slices}
+        for (index, width), rank in zip(pieces, deal(sizes, loads, start), strict=True):
+            columns[index][rank] = columns[index].get(rank, 0) + width
+        return columns
+
+    def fullest(columns: dict[int, dict[int, int]]) -> int:
+        # Of the merged slices, not of the pieces: slots a row are kept once a shard.
+        filled = list(loads)
+        for index, widths in columns.items():
+            for rank, width in widths.items():
+                filled[rank] += tables[index].block_bytes(tables[index].vocabulary_size, width)
+        return max(filled)
+
+    return min(map(dealt, DEALS[strategy]), key=fullest)
 
 
 def _widths(table: TableSpec, count: int) -> list[int]:
