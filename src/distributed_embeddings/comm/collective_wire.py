@@ -12,7 +12,10 @@ _BITS = {1: tf.uint8, 2: tf.uint16, 4: tf.int32, 8: tf.int64}
 def to_wire(values: Tensor) -> Tensor:
     """View rows [n, ...] as [n, width] in a dtype that every collective moves."""
     width = values.shape[1:].num_elements() if values.shape.rank else 1
-    return to_bits(tf.reshape(values, [-1, width] if width else [tf.shape(values)[0], 0]))
+    if width == 0:
+        # The all-to-all of empty tensors crashes the process: rows without elements travel as one each.
+        return tf.zeros([tf.shape(values)[0], 1], tf.int32)
+    return to_bits(tf.reshape(values, [-1, width]))
 
 
 def to_bits(values: Tensor) -> Tensor:
@@ -26,6 +29,8 @@ def to_bits(values: Tensor) -> Tensor:
 
 def from_wire(wire: Tensor, like: Tensor, flat: bool = False) -> Tensor:
     """Invert `to_wire`: rows of the dtype and (unless `flat`) trailing shape of `like`."""
+    if not flat and like.shape[1:].num_elements() == 0:
+        return tf.zeros([tf.shape(wire)[0], *like.shape[1:]], like.dtype)
     if like.dtype == tf.bool:
         values = tf.cast(wire, tf.bool)
     else:
