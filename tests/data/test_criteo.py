@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -164,6 +165,27 @@ def test_short_rows_are_padded_or_refused(tmp_path, caplog):
     skipping = CriteoTsv(path, strict=True, bad_rows="skip")
     assert skipping.load().num_rows == 1 and skipping.skipped_rows == 2
     assert f"{path}: skipped 2 bad rows" in caplog.text
+
+
+def test_padding_and_skipping_in_one_block_are_counted_apart(tmp_path):
+    path = tmp_path / "clicks.tsv"
+    path.write_text("\n".join(["\t".join(GOOD), "0", "2", "1\t5\r", "", "\t".join(changed(4, "x"))]))
+    reader = CriteoTsv(path, bad_rows="skip")
+    assert [row[0] for row in raw_rows(reader)] == [1, 0, 1]
+    assert (reader.padded_rows, reader.skipped_rows) == (2, 2)
+
+
+def test_error_reaches_a_dataset_with_its_place_and_no_other(tmp_path):
+    path = tmp_path / "clicks.tsv"
+    path.write_text("2\n")
+    with pytest.raises(ValueError) as caught:
+        CriteoTsv(path).load()
+    assert caught.value.__context__ is None
+    dataset = Batches(CriteoTsv(path), 4).to_tf_dataset()
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=rf"{re.escape(str(path))}:1: the label must be 0 or 1"
+    ):
+        list(dataset)
 
 
 def test_empty_blank_and_marked_files(tmp_path):
