@@ -1,0 +1,122 @@
+"""The training loop of `demb train`, the same on every rank."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow as tf
+
+from .build import build_model, build_optimizer
+from .options import TrainOptions
+from .progress import Reporter, table_line
+from .sources import Sources
+from .steps import make_predict_step, make_train_step
+from .validation import EVALUATION_BATCH, batches_of, evaluate
+
+# The loss is summed over ranks after this many steps; ranks would not agree on a number of seconds.
+_LOSS_STEPS = 20
+
+
+@dataclass
+class History:
+    """What came out: one dict an epoch, and the training's own counts."""
+
+    epochs: list[dict[str, Any]] = field(default_factory=list)
+    steps: int = 0
+    samples: int = 0
+    seconds: float = 0.0
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """The epoch of the highest validation AUC, the first of equals; the last one without validation."""
+        scored = [e for e in self.epochs if e.get("auc") == e.get("auc") and "auc" in e]
+        return max(scored, key=lambda e: e["auc"]) if scored else (self.epochs or [None])[-1]
+
+
+class Trainer:
+    """Model, optimizer and data of one run on one rank. Creating it is collective."""
+
+    def __init__(
+        self, options: TrainOptions, sources: Sources, communicator: Any, reporter: Reporter
+    ) -> None:
+        self._options, self._communicator, self._reporter = options, communicator, reporter
+        self.model = build_model(options, sources.train)
+        self.optimizer = build_optimizer(options)
+        # Made before the step is traced: every rank makes its slots at the same place.
+        self.optimizer.build(self.model.trainable_variables)
+        self._train = batches_of(
+            sources.train, options.batch_size or 1, communicator, seed=options.seed, shuffle=True
+        )
+        self._valid = None
+        if sources.valid is not None:
+            self._valid = batches_of(sources.valid, EVALUATION_BATCH, communicator)
+        self._step: Any = None
+        self._predict: Callable[[Any], Any] | None = None
+
+    def run(self, on_best: Callable[[Any], None]) -> History:
+        """All epochs; `on_best(model)` is called on every rank after each epoch that is the best so far. Collective."""
+        history = History()
+        for epoch in range(self._options.epochs or 0):
+            entry: dict[str, Any] = {"epoch": epoch + 1}
+            entry |= self._train_epoch(epoch, history)
+            if self._valid is not None:
+                entry |= self.validate()
+            history.epochs.append(entry)
+            shown = {k: v for k, v in entry.items() if k not in ("epoch", "samples", "base_rate")}
+            self._reporter.say(f"epoch {epoch + 1}/{self._options.epochs}  {table_line(shown)}")
+            if history.best is entry:
+                on_best(self.model)
+        return history
+
+    def validate(self) -> dict[str, float]:
+        """Metrics on the validation data, over all ranks. Collective."""
+        dataset = self._valid.to_tf_dataset()  # type: ignore[union-attr]
+        if self._predict is None:
+            self._predict = make_predict_step(self.model, dataset.element_spec[0])
+        return evaluate(self._communicator, self._predict, dataset)
+
+    def _train_epoch(self, epoch: int, history: History) -> dict[str, float]:
+        dataset = self._train.to_tf_dataset(first_epoch=epoch)
+        if self._step is None:
+            self._step = make_train_step(self.model, self.optimizer, dataset.element_spec)
+            self._step.get_concrete_function()  # traced before the clock runs
+        start = time.monotonic()
+        total, pending, steps = LossSum(self._communicator), tf.zeros([2], tf.float64), 0
+        title = f"epoch {epoch + 1}/{self._options.epochs}"
+        with self._reporter.epoch(title, self._train.num_batches) as progress:
+            for features, labels in dataset:
+                pending += self._step(features, labels)
+                steps += 1
+                if steps % _LOSS_STEPS == 0:
+                    loss = total.add(pending)
+                    pending = tf.zeros([2], tf.float64)
+                    progress.update(steps, total.samples, loss)
+        total.add(pending)
+        seconds = time.monotonic() - start
+        history.steps += steps
+        history.samples += total.samples
+        history.seconds += seconds
+        return {"train_loss": total.mean, "samples_per_second": total.samples / max(seconds, 1e-9)}
+
+
+class LossSum:
+    """The sum of losses over ranks and steps. Collective."""
+
+    def __init__(self, communicator: Any) -> None:
+        self._communicator = communicator
+        self._loss = 0.0
+        self.samples = 0
+
+    def add(self, local: Any) -> float:
+        """Add [loss sum, samples] of this rank; return the mean of what all ranks added."""
+        loss, samples = self._communicator.all_reduce(local, "sum", phase="training loss").numpy().tolist()
+        self._loss += loss
+        self.samples += round(samples)
+        return loss / samples if samples else 0.0
+
+    @property
+    def mean(self) -> float:
+        return self._loss / self.samples if self.samples else float("nan")

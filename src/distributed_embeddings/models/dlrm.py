@@ -1,0 +1,93 @@
+"""DLRM: bottom MLP for the numbers, pairwise dot interaction of all vectors, top MLP.
+
+Naumov et al., "Deep Learning Recommendation Model for Personalization and Recommendation Systems", 2019.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from .inputs import common_dim, id_specs, logit_layer, mlp, split_inputs
+from .interaction import DotInteraction
+
+
+@keras.saving.register_keras_serializable("distributed_embeddings")
+class DLRM(keras.Model):
+    """{"dense": float [B, n] (optional), feature: ids, …} → logit float32 [B, 1].
+
+    embeddings: a layer {feature: ids} → {feature: [B, dim]}, one dim for all: `EmbeddingDict`,
+    `DistributedEmbedding`, …. bottom_mlp, top_mlp: widths of hidden layers; a last bottom layer of width dim is
+    added. dropout: rate in the top MLP. embedding_l2: this times the mean over samples of the summed squares of
+    the vectors looked up is added to the loss; a penalty whose cost follows the ids and not the tables.
+    Raises ValueError naming the features when their dims differ.
+    """
+
+    def __init__(
+        self,
+        embeddings: Any,
+        bottom_mlp: Sequence[int] = (64, 32),
+        top_mlp: Sequence[int] = (64, 32),
+        dropout: float = 0.0,
+        embedding_l2: float = 0.0,
+        **kwargs: Any,
+    ) -> None:
+        # Numbers stay float32 up to the first layer, which casts them itself.
+        super().__init__(autocast=False, **kwargs)
+        self.embeddings = embeddings
+        self.bottom_mlp, self.top_mlp = tuple(bottom_mlp), tuple(top_mlp)
+        self.dropout, self.embedding_l2 = dropout, embedding_l2
+        self.interaction = DotInteraction(name="interaction")
+        self.top = mlp(self.top_mlp, "top", dropout)
+        self.logit = logit_layer()
+        self.bottom: Any = None
+
+    def build(self, inputs_shape: Mapping[str, Any]) -> None:
+        numbers, ids, _ = split_inputs(inputs_shape)
+        dim = common_dim(self.embeddings.compute_output_spec(id_specs(ids)), "DLRM's embeddings")
+        if not self.embeddings.built:
+            self.embeddings.build(ids)
+        vectors = len(ids)
+        width = vectors * (vectors - 1) // 2
+        if numbers is not None:
+            self.bottom = mlp((*self.bottom_mlp, dim), "bottom")
+            self.bottom.build((None, numbers[-1]))
+            width += vectors + dim
+        self.interaction.build((None, vectors + (numbers is not None), dim))
+        self.top.build((None, width))
+        self.logit.build((None, self.top_mlp[-1] if self.top_mlp else width))
+        self.built = True
+
+    def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> Any:
+        numbers, ids, weights = split_inputs(inputs)
+        looked_up = self.embeddings(ids, weights) if weights else self.embeddings(ids)
+        vectors = [looked_up[name] for name in sorted(looked_up)]
+        if self.embedding_l2 and training:
+            squares = [tf.reduce_sum(tf.square(tf.cast(v, tf.float32)), -1) for v in vectors]
+            self.add_loss(self.embedding_l2 * tf.reduce_mean(tf.add_n(squares)))
+        if self.bottom is None:
+            return self.logit(self.top(self.interaction(tf.stack(vectors, 1)), training=training))
+        bottom = self.bottom(numbers)
+        crossed = self.interaction(tf.stack([bottom, *vectors], 1))
+        return self.logit(self.top(tf.concat([bottom, crossed], -1), training=training))
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        config.pop("autocast", None)
+        return {
+            **config,
+            "embeddings": keras.saving.serialize_keras_object(self.embeddings),
+            "bottom_mlp": list(self.bottom_mlp),
+            "top_mlp": list(self.top_mlp),
+            "dropout": self.dropout,
+            "embedding_l2": self.embedding_l2,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> DLRM:
+        config = dict(config)
+        config["embeddings"] = keras.saving.deserialize_keras_object(config["embeddings"], custom_objects)
+        return cls(**config)
