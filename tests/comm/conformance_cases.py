@@ -1,7 +1,8 @@
 """The cases every backend must pass, and the worker that runs them all in one group of processes.
 
-Each case communicates first and compares afterwards, so that a failing rank does not put the others out of step.
-Run as a script: `conformance_cases.py DIRECTORY [CASE …]` writes DIRECTORY/RANK.json: case → "" or the traceback.
+Each case communicates first and compares afterwards, so that a failing rank does not put the others out of
+step. Run as a script: `conformance_cases.py DIRECTORY [CASE …]` writes DIRECTORY/RANK.json: case → "" or the
+traceback.
 """
 
 from __future__ import annotations

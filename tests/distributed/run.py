@@ -38,8 +38,8 @@ def run_workers(
 ) -> Finished:
     """Run `python *arguments` on `workers` processes; status 124 after `timeout` seconds. Nothing is left behind.
 
-    arguments: a script, or a list such as ["-m", "package.module", "--flag"]. backend: "mpi", "tensorflow", or "local"
-    for one plain process.
+    arguments: a script, or a list such as ["-m", "package.module", "--flag"]. backend: "mpi", "tensorflow",
+    or "local" for one plain process.
     """
     listed = [arguments] if isinstance(arguments, str | Path) else list(arguments)
     command = [sys.executable, *map(str, listed)]

@@ -125,6 +125,10 @@ class CollectiveCommunicator:
                 self._meeting.run("shutdown", None, None, "shutdown")
             self._meeting.close()
 
+    def explain(self, error: BaseException) -> BaseException:
+        """Return the communication error inside `error`: TensorFlow wraps it in a page of its own."""
+        return self._meeting.explain(error)
+
     def abort(self) -> None:
         """End this process; the launcher, or gRPC's lost connection, ends the others."""
         os._exit(1)

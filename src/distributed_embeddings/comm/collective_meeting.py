@@ -34,6 +34,7 @@ class Meeting:
         self._waiter = Waiter(rank)
         self.deadline_seconds = self._waiter.deadline_seconds
         self.failed = False
+        self._last_error: CommunicationError | None = None
         self._sequence = 0
         self._closed = False
         self._waiting: tuple[Operation, float] | None = None
@@ -59,6 +60,19 @@ class Meeting:
         words = self._gather(with_shape(words, [_WORDS + self._size]), kind)
         counts, longest, key = self._host.call(self._conclude, [words, shape], [tf.int64, tf.int32, tf.int32])
         return with_shape(counts, [self._size]), with_shape(longest, []), with_shape(key, [])
+
+    def explain(self, error: BaseException) -> BaseException:
+        """Return the communication error inside `error`, or what this rank waits for when TensorFlow gave up."""
+        if self._last_error is not None and str(self._last_error) in str(error):
+            return self._last_error
+        waiting = self._waiting
+        if waiting is None or not isinstance(error, tf.errors.OpError):
+            return error
+        where = self._waiter.describe(str(waiting[0]), self._others(), time.monotonic() - waiting[1])
+        if isinstance(error, tf.errors.DeadlineExceededError):
+            return CommunicationError(f"{where} {self._waiter.at_deadline()}")
+        first_line = error.message.strip().splitlines()[-1]
+        return CommunicationError(f"{where} A rank is lost; TensorFlow says: {first_line}")
 
     def close(self) -> None:
         """End the watchdog."""
@@ -89,7 +103,7 @@ class Meeting:
         try:
             compare(tokens, self._rank, operation)
         except CommunicationError as error:
-            self.failed = error.fatal
+            self.failed, self._last_error = error.fatal, error
             if operation.error:
                 raise ValueError(operation.error) from error
             raise
@@ -120,8 +134,7 @@ class Meeting:
                 )
         except tf.errors.OpError as error:
             self.failed = True
-            where = self._waiting[0] if self._waiting else kind
-            raise CommunicationError(f"rank {self._rank} is in {where}: {error.message}") from error
+            raise self.explain(error) from error
 
     def _watch(self) -> None:
         """TensorFlow waits inside its op and does not say for whom: a thread reports."""

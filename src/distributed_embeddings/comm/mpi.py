@@ -80,6 +80,11 @@ class MpiCommunicator:
         """See Communicator."""
         self._engine.shutdown()
 
+    def explain(self, error: BaseException) -> BaseException:
+        """Return the communication error inside `error`: TensorFlow wraps it in a page of its own."""
+        inner = self._engine.last_error
+        return inner if inner is not None and str(inner) in str(error) else error
+
     def abort(self) -> None:
         """End every process of the job now, with a non-zero status."""
         self._engine.abort()

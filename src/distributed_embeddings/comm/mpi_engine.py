@@ -35,6 +35,7 @@ class MpiEngine:
         self._pool = BufferPool()
         self._sequence = 0
         self._failure: BaseException | None = None
+        self.last_error: BaseException | None = None
         self._closed = False
         # Two threads that communicate at once would break the order; the lock keeps it an error, not a torn
         # message.
@@ -148,6 +149,7 @@ class MpiEngine:
             return self._handshake.run(operation, rows), str(operation)
         except CommunicationError as failure:
             self._failure = failure if failure.fatal else None
+            self.last_error = failure
             if error:
                 raise ValueError(error) from failure
             raise
@@ -156,14 +158,14 @@ class MpiEngine:
         try:
             self._exchange.run(outgoing, incoming, name)
         except CommunicationError as failure:
-            self._failure = failure
+            self._failure = self.last_error = failure
             raise
 
     def _wait(self, request: Any, name: str, source: int) -> None:
         try:
             self._waiter.wait(lambda: bool(request.Test()), name, lambda: [source])
         except CommunicationError as failure:
-            self._failure = failure
+            self._failure = self.last_error = failure
             raise
 
     def _reduce_in_one_trip(self, flat: Array, op: str, out: Array, name: str) -> None:

@@ -137,6 +137,7 @@ def _leave() -> None:
 
 
 def _end(communicator: Communicator, error: BaseException) -> None:
+    error = communicator.explain(error)  # type: ignore[attr-defined]
     sys.stdout.flush()
     sys.stderr.write(f"[demb rank {communicator.rank}] {type(error).__name__}: {error}\n")
     sys.stderr.flush()

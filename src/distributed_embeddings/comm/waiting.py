@@ -65,11 +65,8 @@ class Waiter:
             pause = min(pause * 1.5, LONGEST_SLEEP_SECONDS)
             waited = time.monotonic() - start
             if deadline and waited >= self.deadline_seconds:
-                raise CommunicationError(
-                    f"{self.describe(operation, missing(), waited)} That is the deadline "
-                    f"(DEMB_DEADLINE_SECONDS={self.deadline_seconds:g}): the late rank has died, hangs, "
-                    "or computes longer; see its own output."
-                )
+                text = self.describe(operation, missing(), waited)
+                raise CommunicationError(f"{text} {self.at_deadline()}")
             if waited >= report_at:
                 report_at *= 2
                 self.report(operation, missing(), waited)
@@ -85,3 +82,10 @@ class Waiter:
         since = time.strftime("%H:%M:%S", time.localtime(time.time() - waited))
         late = f"waits for rank(s) {ranks} since {since} ({waited:.1f} s)"
         return f"rank {self.rank} is in {operation} and {late}."
+
+    def at_deadline(self) -> str:
+        """What a wait that long means."""
+        return (
+            f"That is the deadline (DEMB_DEADLINE_SECONDS={self.deadline_seconds:g}): the late rank has died, hangs, "
+            "or computes longer; see its own output."
+        )
