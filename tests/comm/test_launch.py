@@ -45,17 +45,19 @@ def test_hosts_and_variables_reach_mpirun(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_threads_are_shared_out_unless_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
+    for name in ("GLIBC_TUNABLES", "OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     assert worker_environment({}, 2) == {
         "OMP_NUM_THREADS": "4",
         "TF_NUM_INTRAOP_THREADS": "4",
         "TF_NUM_INTEROP_THREADS": "4",
+        "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
     }
     assert worker_environment({"A": "b"}, 16)["TF_NUM_INTEROP_THREADS"] == "2"
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert "OMP_NUM_THREADS" not in worker_environment({}, 2)
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=1")
+    assert not {"OMP_NUM_THREADS", "GLIBC_TUNABLES"} & set(worker_environment({}, 2))
 
 
 @pytest.mark.parametrize("backend", ["mpi", "tensorflow"])
