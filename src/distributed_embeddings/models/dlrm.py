@@ -48,15 +48,15 @@ class DLRM(keras.Model):
     def build(self, inputs_shape: Mapping[str, Any]) -> None:
         numbers, ids, _ = split_inputs(inputs_shape)
         dim = common_dim(self.embeddings.compute_output_spec(id_specs(ids)), "DLRM's embeddings")
-        if not self.embeddings.built:
-            self.embeddings.build(ids)
-        vectors = len(ids)
-        width = vectors * (vectors - 1) // 2
+        width = len(ids) * (len(ids) - 1) // 2
+        # Dense layers draw their seeds first: how many draws tables take may depend on how they are held.
         if numbers is not None:
             self.bottom = mlp((*self.bottom_mlp, dim), "bottom")
             self.bottom.build((None, numbers[-1]))
-            width += vectors + dim
-        self.interaction.build((None, vectors + (numbers is not None), dim))
+            width += len(ids) + dim
+        if not self.embeddings.built:
+            self.embeddings.build(ids)
+        self.interaction.build((None, len(ids) + (numbers is not None), dim))
         self.top.build((None, width))
         self.logit.build((None, self.top_mlp[-1] if self.top_mlp else width))
         self.built = True

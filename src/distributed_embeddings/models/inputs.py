@@ -35,13 +35,14 @@ def _is_weights(name: str, inputs: Mapping[str, Any]) -> bool:
 
 
 def mlp(units: Sequence[int], name: str, dropout: float = 0.0) -> keras.Sequential:
-    """Dense layers with ReLU, He-initialised; dropout after each."""
+    """Dense layers with ReLU, He-initialised, dropout after each; the identity for no units."""
     layers: list[Any] = []
     for i, width in enumerate(units):
         layers.append(keras.layers.Dense(width, "relu", kernel_initializer="he_normal", name=f"{name}_{i}"))
         if dropout:
             layers.append(keras.layers.Dropout(dropout))
-    return keras.Sequential(layers, name=name)
+    # A Sequential without a layer cannot be built.
+    return keras.Sequential(layers or [keras.layers.Identity()], name=name)
 
 
 def logit_layer(name: str = "logit") -> keras.layers.Dense:
