@@ -71,8 +71,9 @@ class Meeting:
         where = self._waiter.describe(str(waiting[0]), self._others(), time.monotonic() - waiting[1])
         if isinstance(error, tf.errors.DeadlineExceededError):
             return CommunicationError(f"{where} {self._waiter.at_deadline()}")
-        first_line = error.message.strip().splitlines()[-1]
-        return CommunicationError(f"{where} A rank is lost; TensorFlow says: {first_line}")
+        lines = error.message.splitlines()
+        cause = next((line for line in lines if line.startswith("Collective")), lines[0])
+        return CommunicationError(f"{where} A rank is lost; TensorFlow says: {cause}")
 
     def close(self) -> None:
         """End the watchdog."""

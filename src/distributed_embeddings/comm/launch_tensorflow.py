@@ -52,10 +52,13 @@ def _watch(
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:
         states = [process.poll() for process in processes]
-        for rank, status in enumerate(states):
-            if status:
+        failed = [(status, rank) for rank, status in enumerate(states) if status]
+        if failed:
+            # A signal (negative) first: an exit status is often the answer to a peer's death.
+            for status, rank in sorted(failed):
                 say(f"worker rank {rank} {_how(status)}: ending all workers", stderr)
-                return status if status > 0 else 128 - status
+            status = min(failed)[0]
+            return status if status > 0 else 128 - status
         if all(status == 0 for status in states):
             return 0
         if deadline and time.monotonic() >= deadline:

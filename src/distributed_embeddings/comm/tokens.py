@@ -74,9 +74,10 @@ def _difference(tokens: Array, rank: int, operation: Operation, peer: int, field
     theirs = tokens[peer]
     kind = KINDS[int(theirs["kind"])]
     if field in ("sequence", "kind", "text"):
-        left = ": it has left the job" if kind == "shutdown" else ""
-        name = f"{kind} {_decode(theirs['text'])!r} (operation {int(theirs['sequence'])}){left}"
-        return f"rank {peer} is in {name}, rank {rank} in {operation}."
+        name = f"{kind} {_decode(theirs['text'])!r} (operation {int(theirs['sequence'])})"
+        left = peer if kind == "shutdown" else rank if operation.kind == "shutdown" else None
+        gone = "" if left is None else f": rank {left} has left the job"
+        return f"rank {peer} is in {name}, rank {rank} in {operation}{gone}."
     names = {"dtype": "dtype", "row_bytes": "bytes a row", "check": "shape, splits, op or root (digest)"}
     return (
         f"rank {peer} and rank {rank} are in {operation} with different {names[field]}: rank {peer} has "
