@@ -11,5 +11,9 @@ from distributed_embeddings.layers import DistributedEmbedding as DistributedEmb
 from distributed_embeddings.layers import DistributedGradientTape as DistributedGradientTape
 from distributed_embeddings.layers import DistributedOptimizer as DistributedOptimizer
 from distributed_embeddings.layers import Embedding as Embedding
+from distributed_embeddings.layers import MetricAverageCallback as MetricAverageCallback
+from distributed_embeddings.layers import allreduce as allreduce
 from distributed_embeddings.layers import broadcast_variables as broadcast_variables
 from distributed_embeddings.layers import embedding_lookup as embedding_lookup
+from distributed_embeddings.layers import even_batches as even_batches
+from distributed_embeddings.layers import save_model as save_model

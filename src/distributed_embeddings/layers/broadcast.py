@@ -12,6 +12,7 @@ from distributed_embeddings import comm
 from distributed_embeddings.layers.gradients import is_shard
 
 
+@tf.autograph.experimental.do_not_convert
 def broadcast_variables(variables: Iterable[Any], root_rank: int = 0) -> None:
     """Overwrite variables by those of `root_rank`: keras.Variable or tf.Variable, in one order on all ranks. Collective.
 
@@ -33,6 +34,11 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int = 0) -> None:
         pieces = tf.split(got, [int(tf.TensorShape(v.shape).num_elements()) for v in values])
         for variable, piece in zip(group, pieces, strict=True):
             variable.assign(tf.reshape(piece, variable.shape))
+
+
+def allreduce(value: Any, op: str = "mean") -> tf.Tensor:
+    """A tensor reduced over the workers: op "mean", "sum", "max" or "min"; for metrics. Collective."""
+    return comm.current().all_reduce(tf.convert_to_tensor(value), op, phase="allreduce")
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
@@ -59,3 +65,13 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         if optimizer is not None and optimizer.built:
             dense = getattr(optimizer, "dense_variables", optimizer.variables)
             broadcast_variables(dense, self.root_rank)
+
+
+class MetricAverageCallback(keras.callbacks.Callback):
+    """Averages the logs of `fit` over the workers at an epoch's end, before the callbacks behind it read them."""
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        names = sorted(logs or {})
+        if names and logs is not None:
+            mean = allreduce(tf.stack([tf.cast(logs[n], tf.float64) for n in names])).numpy()
+            logs.update({n: float(v) for n, v in zip(names, mean, strict=True)})

@@ -157,6 +157,8 @@ class DistributedEmbedding(keras.layers.Layer):
                 )
         self.built = True
 
+    # AutoGraph would take the library apart, line by line, in every trace.
+    @tf.autograph.experimental.do_not_convert
     def call(self, inputs: Any, weights: Any = None) -> Any:
         names = self.local_inputs
         ids, per_id = align(inputs, weights, names)

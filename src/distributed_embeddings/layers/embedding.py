@@ -10,7 +10,7 @@ import tensorflow as tf
 from distributed_embeddings.layers.symbolic import in_symbolic_trace, placeholder_output, real_variables
 from distributed_embeddings.layers.table_variable import TableVariable
 from distributed_embeddings.ops.bags import COMBINERS, make_bags, pool
-from distributed_embeddings.ops.ids import POLICIES, CheckedFeature, any_invalid, apply_policy, describe
+from distributed_embeddings.ops.ids import POLICIES, CheckedFeature, check_and_clip, describe, zero_or_clip
 from distributed_embeddings.ops.initial_values import make_block_initializer
 from distributed_embeddings.ops.rows import gather_rows
 from distributed_embeddings.planner import Shard
@@ -32,17 +32,17 @@ def embedding_lookup(
     shape of the ids + [dim]. Raises ValueError for a wrong dtype, InvalidArgumentError for an id outside the table.
     """
     variable = params.value if isinstance(params, keras.Variable) else params
-    feature = CheckedFeature(name, variable.name, variable.shape[0])
+    table = params.shard.table if isinstance(params, TableVariable) else variable.name.removesuffix(":0")
+    feature = CheckedFeature(name, table, variable.shape[0])
     given = make_bags(ids, weights, feature=name)
     checks = []
     if invalid_ids == "raise":
-        bad = any_invalid([given], [feature])
-        bags = given
+        bad, (bags,) = check_and_clip([given], [feature])
         text = tf.cond(bad, lambda: describe([given], [feature], 0), lambda: tf.constant(""))
         assertion = tf.debugging.Assert(tf.logical_not(bad), [text], summarize=1)
         checks = [] if assertion is None else [assertion]
     else:
-        (bags,), _ = apply_policy([given], [feature], invalid_ids)
+        (bags,), _ = zero_or_clip([given], [feature], invalid_ids)
     with tf.control_dependencies(checks):
         vectors = gather_rows(variable, tf.identity(bags.ids))
     return pool(tf.cast(vectors, tf.float32), bags, combiner)
@@ -96,6 +96,7 @@ class Embedding(keras.layers.Layer):
             )
         self.built = True
 
+    @tf.autograph.experimental.do_not_convert
     def call(self, ids: Any, weights: Any = None) -> Any:
         if in_symbolic_trace():
             return placeholder_output(ids, self.output_dim, self.combiner, self.compute_dtype)

@@ -49,6 +49,7 @@ class DistributedOptimizer(keras.optimizers.LossScaleOptimizer):
         if not self.built:
             super().build(list(var_list))
 
+    @tf.autograph.experimental.do_not_convert
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
         """Reduce local gradients over the workers and apply them. Gradients from a DistributedGradientTape are reduced
         already and pass. Collective."""

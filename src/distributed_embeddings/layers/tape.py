@@ -29,6 +29,7 @@ class DistributedGradientTape:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tape, name)
 
+    @tf.autograph.experimental.do_not_convert
     def gradient(self, target: Any, sources: Any, output_gradients: Any = None, **kwargs: Any) -> Any:
         """Gradients of `target` with the structure of `sources`. Collective."""
         gradients = self._tape.gradient(target, sources, output_gradients, **kwargs)

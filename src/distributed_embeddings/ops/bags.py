@@ -8,6 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from distributed_embeddings.ops.segments import run_of_each
+
 COMBINERS = (None, "sum", "mean", "sqrtn")
 _ID_DTYPES = (tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32)
 
@@ -40,7 +42,7 @@ class Bags:
 
     def segment_ids(self) -> tf.Tensor:
         """The bag of each id, int64 [n]."""
-        return tf.repeat(tf.range(self.batch_size), self.row_lengths())
+        return run_of_each(self.row_lengths(), tf.size(self.ids, tf.int64))
 
     def keep(self, mask: tf.Tensor) -> Bags:
         """Drop the ids where `mask` is False: they contribute nothing and are not counted in a mean."""
@@ -115,7 +117,7 @@ def sum_segments(
     if hotness is not None:
         return tf.reduce_sum(tf.reshape(vectors, [-1, hotness, vectors.shape[1]]), axis=1)
     # unsorted_segment_sum keeps leading, middle and trailing empty bags as zeros; segment_sum drops trailing ones.
-    segments = tf.repeat(tf.range(num_bags), lengths)
+    segments = run_of_each(lengths, tf.shape(vectors, tf.int64)[0])
     return tf.math.unsorted_segment_sum(vectors, segments, num_bags)
 
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from distributed_embeddings.comm import Communicator
 from distributed_embeddings.ops.bags import Bags, combiner_scale, pool, sum_bags, unpooled
-from distributed_embeddings.ops.ids import any_invalid, apply_policy, describe
+from distributed_embeddings.ops.ids import describe
 from distributed_embeddings.ops.rows import gather_rows
 from distributed_embeddings.planner import (
     Lane,
@@ -31,7 +31,7 @@ from distributed_embeddings.sharding import batch_weight
 from distributed_embeddings.sharding.agreement import raise_together
 from distributed_embeddings.sharding.exchange import exchange_vectors
 from distributed_embeddings.sharding.row_wise import local_rows
-from distributed_embeddings.sharding.sharded_lookup import LookupSettings, Tables, checked_features
+from distributed_embeddings.sharding.sharded_lookup import LookupSettings, Tables, checked_features, valid_bags
 
 
 def owner_pooled_layout(plan: ShardingPlan) -> Layout:
@@ -69,14 +69,16 @@ def model_parallel_lookup(
     """
     all_features = checked_features(layout.plan)
     order = sorted(bags)
-    features = [all_features[i] for i in order]
-    given = [bags[i] for i in order]
-    bad = any_invalid(given, features) if given and settings.invalid_ids == "raise" else tf.constant(False)
-    valid: list[Bags] = []
-    if given:
-        valid, counts = apply_policy(given, features, settings.invalid_ids)
+
+    def counter(counts: tf.Tensor) -> None:
         if count_invalid is not None:
             count_invalid(tf.scatter_nd(tf.constant(order)[:, None], counts, [len(all_features)]))
+
+    features = [all_features[i] for i in order]
+    given = [bags[i] for i in order]
+    bad, valid = tf.constant(False), []
+    if given:
+        bad, valid = valid_bags(given, features, settings.invalid_ids, counter)
     batch = given[0].batch_size if given else tf.constant(-1, tf.int64)
     statuses, batch_size = _announce(comm, bad, batch)
     checked = raise_together(

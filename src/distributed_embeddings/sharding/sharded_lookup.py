@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from distributed_embeddings.comm import Communicator
 from distributed_embeddings.ops.bags import Bags, pool
-from distributed_embeddings.ops.ids import CheckedFeature, any_invalid, apply_policy, describe
+from distributed_embeddings.ops.ids import CheckedFeature, check_and_clip, describe, zero_or_clip
 from distributed_embeddings.ops.rows import gather_rows
 from distributed_embeddings.planner import Lane, Layout, Placement, Pooling, Shard, ShardingPlan, ShardingType
 from distributed_embeddings.sharding import batch_weight
@@ -83,15 +83,27 @@ def sharded_lookup(
     """
     plan = layout.plan
     features = checked_features(plan)
-    status = any_invalid(bags, features) if settings.invalid_ids == "raise" else tf.constant(False)
-    valid, counts = apply_policy(bags, features, settings.invalid_ids)
-    if count_invalid is not None:
-        count_invalid(counts)
+    status, valid = valid_bags(bags, features, settings.invalid_ids, count_invalid)
     if comm.size == 1:
         checked = raise_together(comm, tf.cast(status, tf.int64)[None], lambda: describe(bags, features, 0))
         with tf.control_dependencies([checked]):
             return _local(plan, tables, valid, range(len(valid)))
     return _exchanged(comm, layout, tables, bags, valid, status, settings)
+
+
+def valid_bags(
+    bags: Sequence[Bags],
+    features: Sequence[CheckedFeature],
+    policy: str,
+    count_invalid: Callable[[tf.Tensor], None] | None,
+) -> tuple[tf.Tensor, list[Bags]]:
+    """Whether the call must fail (policy "raise"), and bags in which every id is valid."""
+    if policy == "raise":
+        return check_and_clip(bags, features)
+    valid, counts = zero_or_clip(bags, features, policy)
+    if count_invalid is not None:
+        count_invalid(counts)
+    return tf.constant(False), valid
 
 
 def _local(plan: ShardingPlan, tables: Tables, bags: Sequence[Bags], which: Any) -> list[Any]:
