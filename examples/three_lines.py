@@ -50,6 +50,6 @@ for step in range(STEPS):
     labels = (ids[0] % 2 == ids[1] % 2).astype(np.float32)[:, None]
     mine = slice(dmp.rank(), None, dmp.size())
     value = training_step([tf.constant(x[mine]) for x in ids], tf.constant(labels[mine]), step == 0)
-    value = dmp.init().all_reduce(value, "mean", phase="loss")
+    value = dmp.allreduce(value)
     if dmp.rank() == 0:
         print(f"step {step} loss {float(value):.6f}")
