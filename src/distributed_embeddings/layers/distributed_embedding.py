@@ -139,6 +139,8 @@ class DistributedEmbedding(keras.layers.Layer):
         return tuple(t.name for t in self.plan.tables)
 
     def build(self, inputs_shape: Any = None, weights_shape: Any = None) -> None:
+        if self._tables is not None:
+            return
         with real_variables():
             # Attributes of a layer that hold variables are tracked by Keras: model.trainable_variables sees them.
             self._tables = TableSet(self.plan, self._comm, self._embedding_configs, self._seeds, self.name)

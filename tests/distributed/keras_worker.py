@@ -1,0 +1,147 @@
+"""Keras's ways through several workers: `keras_worker.py SCENARIO OUT`. Each rank writes OUT.<rank> as JSON or fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import distributed_embeddings.dist_model_parallel as dmp
+
+SIZES = [(40, 4), (7, 4), (90, 4)]
+
+
+def make_model(strategy="basic", optimizer=None, **kwargs):
+    """The same model in every process, except that dense weights start from the rank's own seed."""
+    tables = [
+        dmp.Embedding(n, d, "mean", keras.initializers.RandomNormal(seed=3), name=f"e{i}")
+        for i, (n, d) in enumerate(SIZES)
+    ]
+    layer = dmp.DistributedEmbedding(tables, strategy, feature_names=["a", "b", "c"], name="tables", **kwargs)
+    inputs = {n: keras.Input([2], dtype="int64", name=n) for n in "abc"}
+    joined = keras.layers.Concatenate()([layer(inputs)[n] for n in "abc"])
+    head = keras.layers.Dense(1, kernel_initializer=keras.initializers.GlorotUniform(seed=dmp.rank()))
+    model = keras.Model(inputs, head(joined))
+    model.compile(optimizer=dmp.DistributedOptimizer(optimizer or keras.optimizers.Adagrad(0.1)), loss="mse")
+    return model, layer
+
+
+def data(samples: int, seed: int = 0):
+    rng = np.random.default_rng(seed)
+    ids = {n: rng.integers(0, rows, [samples, 2]) for n, (rows, _) in zip("abc", SIZES, strict=True)}
+    return ids, (ids["a"][:, :1] % 2).astype(np.float32)
+
+
+def batches(samples: int, batch: int, per_rank: list[int]):
+    """This rank's dataset of an uneven deal: of every global batch the rank's own part."""
+    ids, labels = data(samples)
+    start = sum(per_rank[: dmp.rank()])
+    parts = []
+    for begin in range(0, samples, batch):
+        mine = slice(begin + start, min(begin + start + per_rank[dmp.rank()], samples, begin + batch))
+        if mine.start < mine.stop:
+            parts.append(({n: x[mine] for n, x in ids.items()}, labels[mine]))
+
+    def generate():
+        yield from parts
+
+    spec = ({n: tf.TensorSpec([None, 2], tf.int64) for n in "abc"}, tf.TensorSpec([None, 1], tf.float32))
+    dataset = tf.data.Dataset.from_generator(generate, output_signature=spec)
+    return dataset.apply(tf.data.experimental.assert_cardinality(len(parts)))
+
+
+def fit(out: Path) -> dict:
+    """Uneven parts, a short last batch that one rank has nothing of; the file is saved from all ranks."""
+    model, layer = make_model()
+    per_rank = {1: [12], 2: [7, 5], 4: [5, 4, 2, 1]}[dmp.size()]
+    dataset = dmp.even_batches(batches(52, 12, per_rank))
+    callbacks = [dmp.BroadcastGlobalVariablesCallback(0)]
+    model.fit(dataset, epochs=3, shuffle=False, verbose=0, callbacks=callbacks)
+    dmp.save_model(model, out.with_suffix(".keras"))
+    # A file of this job, loaded by this job, goes on like the model itself.
+    again = keras.saving.load_model(out.with_suffix(".keras"))
+    for m in (model, again):
+        m.fit(dataset, epochs=1, shuffle=False, verbose=0)
+    restored = again.get_layer("tables")
+    for mine, theirs in zip(layer.get_weights(), restored.get_weights(), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-7)
+    return {
+        "tables": [w.tolist() for w in layer.get_weights()],
+        "dense": [w.numpy().tolist() for w in model.layers[-1].weights],
+        "local_parameters": int(sum(np.prod(v.shape) for v in layer.trainable_variables)),
+    }
+
+
+def error_of(action) -> str:
+    """The text of the error an action raises here; the ranks compare theirs."""
+    try:
+        action()
+    except (ValueError, tf.errors.OpError, RuntimeError) as error:
+        return str(getattr(error, "message", error))
+    return ""
+
+
+def bad_id(out: Path) -> dict:
+    _, layer = make_model("memory_balanced", row_slice_threshold=200, column_slice_threshold=100)
+    ids, _ = data(4)
+    if dmp.rank() == dmp.size() - 1:
+        ids["c"][2, 1] = 90
+        ids["c"][3, 0] = -5
+    inputs = {n: tf.constant(x) for n, x in ids.items()}
+    eager = error_of(lambda: layer(inputs))
+    traced = error_of(lambda: tf.function(layer)(inputs))
+    ids["c"] = np.clip(ids["c"], 0, 89)
+    fine = layer({n: tf.constant(x) for n, x in ids.items()})  # all ranks failed together: the next step works
+    return {"eager": eager, "traced": traced, "rows": int(fine["a"].shape[0])}
+
+
+def other_kind(out: Path) -> dict:
+    _, layer = make_model()
+    ids, _ = data(4)
+    inputs = {n: tf.constant(x) for n, x in ids.items()}
+    if dmp.rank() == 1:
+        inputs["b"] = tf.RaggedTensor.from_tensor(inputs["b"])
+    return {"error": error_of(lambda: layer(inputs))}
+
+
+def other_plan(out: Path) -> dict:
+    return {"error": error_of(lambda: make_model("basic" if dmp.rank() == 0 else "memory_balanced"))}
+
+
+def skip_together(out: Path) -> dict:
+    """float16 loss scaling: an overflow on one rank skips the step on all."""
+    model, layer = make_model(optimizer=keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), 8.0))
+    layer.build({n: (4, 2) for n in "abc"})
+    before = layer.get_weights()
+    variables = model.trainable_variables
+    optimizer = model.optimizer
+    optimizer.build(variables)
+    bad = float("inf") if dmp.rank() == 1 else 1.0
+    gradients = []
+    for v in variables:
+        if hasattr(v, "shard"):
+            gradients.append(tf.IndexedSlices(tf.fill([1, v.shape[1]], bad), tf.constant([0], tf.int64), v.shape))
+        else:
+            gradients.append(tf.zeros(v.shape))
+    optimizer.apply(gradients, variables)
+    same = all((a == b).all() for a, b in zip(before, layer.get_weights(), strict=True))
+    return {"skipped": bool(same), "scale": float(optimizer.dynamic_scale.numpy())}
+
+
+def main() -> None:
+    scenario, out = sys.argv[1], Path(sys.argv[2])
+    dmp.init()
+    result = globals()[scenario](out)
+    Path(f"{out}.{dmp.rank()}").write_text(json.dumps(result))
+    dmp.shutdown()
+
+
+if __name__ == "__main__":
+    main()
