@@ -1,4 +1,5 @@
-"""Keras's ways through several workers: `keras_worker.py SCENARIO OUT`. Each rank writes OUT.<rank> as JSON or fails."""
+"""Keras's ways through several workers: `keras_worker.py SCENARIO OUT`. Each rank writes OUT.<rank> as JSON or
+fails."""
 
 from __future__ import annotations
 
@@ -98,7 +99,9 @@ def bad_id(out: Path) -> dict:
     eager = error_of(lambda: layer(inputs))
     traced = error_of(lambda: tf.function(layer)(inputs))
     ids["c"] = np.clip(ids["c"], 0, 89)
-    fine = layer({n: tf.constant(x) for n, x in ids.items()})  # all ranks failed together: the next step works
+    fine = layer(
+        {n: tf.constant(x) for n, x in ids.items()}
+    )  # all ranks failed together: the next step works
     return {"eager": eager, "traced": traced, "rows": int(fine["a"].shape[0])}
 
 
@@ -118,7 +121,7 @@ def other_plan(out: Path) -> dict:
 def skip_together(out: Path) -> dict:
     """float16 loss scaling: an overflow on one rank skips the step on all."""
     model, layer = make_model(optimizer=keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), 8.0))
-    layer.build({n: (4, 2) for n in "abc"})
+    layer.build(dict.fromkeys("abc", (4, 2)))
     before = layer.get_weights()
     variables = model.trainable_variables
     optimizer = model.optimizer
@@ -127,7 +130,9 @@ def skip_together(out: Path) -> dict:
     gradients = []
     for v in variables:
         if hasattr(v, "shard"):
-            gradients.append(tf.IndexedSlices(tf.fill([1, v.shape[1]], bad), tf.constant([0], tf.int64), v.shape))
+            gradients.append(
+                tf.IndexedSlices(tf.fill([1, v.shape[1]], bad), tf.constant([0], tf.int64), v.shape)
+            )
         else:
             gradients.append(tf.zeros(v.shape))
     optimizer.apply(gradients, variables)

@@ -1,4 +1,5 @@
-"""One worker of the sharded == unsharded suite: `sharded_worker.py SET OUT`. Rank 0 writes {case: error or ""} as JSON."""
+"""One worker of the sharded == unsharded suite: `sharded_worker.py SET OUT`. Rank 0 writes {case: error or ""} as
+JSON."""
 
 from __future__ import annotations
 

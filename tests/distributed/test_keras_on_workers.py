@@ -47,7 +47,9 @@ def test_bad_id_on_one_rank_is_raised_on_all(tmp_path, workers, backend):
     results = run("bad_id", tmp_path / "out", workers, backend)
     for result in results:
         for text in (result["eager"], result["traced"]):
-            want = f"feature c (table e2): id 90 is outside [0, 90) at row 2 of the batch on rank {workers - 1}"
+            want = (
+                f"feature c (table e2): id 90 is outside [0, 90) at row 2 of the batch on rank {workers - 1}"
+            )
             assert want in text
         assert result["rows"] == 4
     assert len({r["eager"] for r in results}) == 1

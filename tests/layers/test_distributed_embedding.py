@@ -99,7 +99,9 @@ def test_mixed_precision(policy):
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(policy)
     try:
-        layer = dmp.DistributedEmbedding([dmp.Embedding(n, d, "sum", name=f"e{i}") for i, (n, d) in enumerate(SIZES)])
+        layer = dmp.DistributedEmbedding(
+            [dmp.Embedding(n, d, "sum", name=f"e{i}") for i, (n, d) in enumerate(SIZES)]
+        )
         model = Subclassed(layer)
         model.compile(optimizer=dmp.DistributedOptimizer(keras.optimizers.Adagrad(0.1)), loss="mse")
         ids, labels = batch(32)
@@ -118,7 +120,9 @@ def test_loss_scale_skips_a_step_that_is_not_finite_and_halves_the_scale():
     before = layer.get_weights()
     variables = layer.trainable_variables
     optimizer.build(variables)
-    gradients = [tf.IndexedSlices(tf.fill([1, 4], float("inf")), tf.constant([1], tf.int64), [n, 4]) for n, _ in SIZES]
+    gradients = [
+        tf.IndexedSlices(tf.fill([1, 4], float("inf")), tf.constant([1], tf.int64), [n, 4]) for n, _ in SIZES
+    ]
     optimizer.apply(gradients, variables)
     np.testing.assert_array_equal(before[0], layer.get_weights()[0])
     assert float(optimizer.dynamic_scale) == 4.0
@@ -138,11 +142,15 @@ def test_one_layer_called_twice_and_two_layers_in_one_model():
     with tf.GradientTape() as tape:
         first = layer([tf.constant([[1, 1], [2, 3]])])[0]
         again = layer([tf.constant([[1, 4], [4, 4]])])[0]
-        loss = tf.reduce_sum(first) + 2.0 * tf.reduce_sum(again) + tf.reduce_sum(other([tf.constant([[1]])])[0])
+        loss = (
+            tf.reduce_sum(first) + 2.0 * tf.reduce_sum(again) + tf.reduce_sum(other([tf.constant([[1]])])[0])
+        )
     variables = [*layer.trainable_variables, *other.trainable_variables]
     gradients = dmp.DistributedGradientTape(tape).gradient(loss, variables)
     assert sorted(gradients[0].indices.numpy().tolist()) == [1, 2, 3, 4]
-    dmp.DistributedOptimizer(keras.optimizers.Adagrad(1.0)).apply_gradients(zip(gradients, variables, strict=True))
+    dmp.DistributedOptimizer(keras.optimizers.Adagrad(1.0)).apply_gradients(
+        zip(gradients, variables, strict=True)
+    )
     want = np.zeros((9, 2))
     for row, gradient in ((1, 4.0), (2, 1.0), (3, 1.0), (4, 6.0)):
         want[row] = -gradient / np.sqrt(0.1 + gradient**2)
@@ -215,7 +223,9 @@ def test_weights_from_memory_mapped_files(tmp_path):
 def test_same_seed_same_table_and_full_scale():
     """glorot limits are those of the whole table; the values are those of any other layer with the seed."""
     tables = [
-        dmp.DistributedEmbedding([keras.layers.Embedding(1000, 8, keras.initializers.GlorotUniform(7), name="a")])
+        dmp.DistributedEmbedding(
+            [keras.layers.Embedding(1000, 8, keras.initializers.GlorotUniform(7), name="a")]
+        )
         for _ in range(2)
     ]
     for t in tables:
@@ -251,7 +261,10 @@ def test_plain_keras_optimizer_warns_once_for_a_large_table():
         ([keras.layers.Dense(3)], "has no input_dim"),
         ([keras.layers.Embedding(3, 2, mask_zero=True, name="m")], "'m' must not have mask_zero"),
         ([keras.layers.Embedding(3, 2, embeddings_regularizer="l2", name="r")], "'r' cannot be sharded"),
-        ([keras.layers.Embedding(3, 2, name="x"), keras.layers.Embedding(3, 2, name="x")], "two layers named 'x'"),
+        (
+            [keras.layers.Embedding(3, 2, name="x"), keras.layers.Embedding(3, 2, name="x")],
+            "two layers named 'x'",
+        ),
     ],
 )
 def test_layers_that_cannot_be_sharded(layers, text):
@@ -283,7 +296,9 @@ def test_inputs_that_do_not_fit_the_features():
         layer([x, x])
     with pytest.raises(ValueError, match="feature 'b' must be int32 or int64"):
         layer([x, tf.constant([1.0]), x])
-    with pytest.raises(tf.errors.InvalidArgumentError, match="one batch size. Received on rank 0: a: 1, b: 2, c: 1"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="one batch size. Received on rank 0: a: 1, b: 2, c: 1"
+    ):
         layer([x, tf.constant([1, 2]), x])
 
 
@@ -298,7 +313,9 @@ def test_invalid_ids_are_counted(policy):
 def test_ids_above_two_to_the_31_are_not_wrapped():
     layer = dmp.DistributedEmbedding(embeddings())
     x = tf.constant([1], tf.int64)
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"table e0\): id 4294967297 is outside \[0, 50\)"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"table e0\): id 4294967297 is outside \[0, 50\)"
+    ):
         layer([tf.constant([2**32 + 1], tf.int64), x, x])
 
 

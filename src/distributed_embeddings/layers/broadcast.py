@@ -14,7 +14,8 @@ from distributed_embeddings.layers.gradients import is_shard
 
 @tf.autograph.experimental.do_not_convert
 def broadcast_variables(variables: Iterable[Any], root_rank: int = 0) -> None:
-    """Overwrite variables by those of `root_rank`: keras.Variable or tf.Variable, in one order on all ranks. Collective.
+    """Overwrite variables by those of `root_rank`: keras.Variable or tf.Variable, in one order on all ranks.
+    Collective.
 
     Shards of tables are skipped: each exists on one rank only. Works eagerly and inside `tf.function`.
     """

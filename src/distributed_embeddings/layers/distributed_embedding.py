@@ -11,7 +11,12 @@ import tensorflow as tf
 
 from distributed_embeddings import comm
 from distributed_embeddings.layers.embedding import initializer_seed, output_spec
-from distributed_embeddings.layers.inputs import agree_inner_shapes, align, check_inner_shapes
+from distributed_embeddings.layers.inputs import (
+    agree_inner_shapes,
+    align,
+    check_inner_shapes,
+    numpy_to_tensors,
+)
 from distributed_embeddings.layers.symbolic import in_symbolic_trace, placeholder_output, real_variables
 from distributed_embeddings.layers.table_specs import feature_specs, table_specs
 from distributed_embeddings.layers.tables import TableSet
@@ -36,16 +41,18 @@ class DistributedEmbedding(keras.layers.Layer):
 
     embeddings: Keras `Embedding`, the library's `Embedding`, or layers with input_dim/output_dim/get_config.
     strategy: "auto", "basic", "memory_balanced", "memory_optimized" or a ShardingPlan, executed as it is.
-    column_slice_threshold, row_slice_threshold, data_parallel_threshold: elements (rows × dim); see `planner.make_plan`.
-    dp_input: True = every rank gives its own samples of all features; False = every rank gives the global batch of
-    `local_inputs`, the features whose shards it holds. input_table_map: input i reads table input_table_map[i].
-    feature_names: names of the inputs, for dicts and errors. invalid_ids: "raise", "zero" or "clip".
-    wire_dtype: dtype of vectors and their gradients between workers. row_pooling: "destination" (each id travels once) or
+    column_slice_threshold, row_slice_threshold, data_parallel_threshold: elements (rows × dim); see
+    `planner.make_plan`. dp_input: True = every rank gives its own samples of all features; False = every rank gives
+    the global batch of `local_inputs`, the features whose shards it holds. input_table_map: input i reads table
+    input_table_map[i]. feature_names: names of the inputs, for dicts and errors. invalid_ids: "raise", "zero" or
+    "clip". wire_dtype: dtype of vectors and their gradients between workers. row_pooling: "destination" (each id
+    travels once) or
     "owner". row_layout: "contiguous" or "cyclic"; None as the strategy has it. table_dtype: None as the layers have it.
 
-    call(inputs, weights=None): a list (or dict by feature name) of ids [B], [B, h], RaggedTensor or SparseTensor; weights
-    alike, entries may be None. Returns a list (or dict) of [B, dim] where pooled, else the ids' shape + [dim]; output i
-    belongs to input i. Raises ValueError naming the feature; InvalidArgumentError on all ranks for an id outside a table.
+    call(inputs, weights=None): a list (or dict by feature name) of ids [B], [B, h], RaggedTensor or SparseTensor;
+    weights alike, entries may be None. Returns a list (or dict) of [B, dim] where pooled, else the ids' shape +
+    [dim]; output i belongs to input i. Raises ValueError naming the feature; InvalidArgumentError on all ranks for
+    an id outside a table.
     """
 
     def __init__(
@@ -159,6 +166,9 @@ class DistributedEmbedding(keras.layers.Layer):
                 )
         self.built = True
 
+    def __call__(self, inputs: Any, weights: Any = None, **kwargs: Any) -> Any:
+        return super().__call__(numpy_to_tensors(inputs), numpy_to_tensors(weights), **kwargs)
+
     # AutoGraph would take the library apart, line by line, in every trace.
     @tf.autograph.experimental.do_not_convert
     def call(self, inputs: Any, weights: Any = None) -> Any:
@@ -187,7 +197,7 @@ class DistributedEmbedding(keras.layers.Layer):
         return outputs
 
     def _count_invalid(self, counts: tf.Tensor) -> None:
-        self._invalid_counts.value.assign_add(counts)
+        self._invalid_counts.assign_add(counts)
 
     def invalid_id_counts(self) -> dict[str, int]:
         """Invalid ids of this rank's inputs that were zeroed or clipped so far, by feature."""
@@ -228,8 +238,8 @@ class DistributedEmbedding(keras.layers.Layer):
         return [self._read_table(table) for table in self.plan.tables]
 
     def set_weights(self, weights: Sequence[Any]) -> None:
-        """Set whole tables, in the order given, from arrays or memory-mapped files (`np.load(..., mmap_mode="r")` or a path
-        to a .npy file): each rank reads only its rows and columns, in chunks. No communication.
+        """Set whole tables, in the order given, from arrays or memory-mapped files (`np.load(..., mmap_mode="r")` or
+        a path to a .npy file): each rank reads only its rows and columns, in chunks. No communication.
 
         Raises ValueError naming the table for a wrong number or shape.
         """
@@ -298,8 +308,8 @@ def _seed_of(layer: Any) -> int:
 def _release(embeddings: Sequence[Any]) -> None:
     """Take the layers out of the model that tracks their list: they are never built, the tables live here instead.
 
-    `self.layers = [...]; self.layers = DistributedEmbedding(self.layers)` leaves the first list tracked, and Keras would
-    warn about layers without state.
+    `self.layers = [...]; self.layers = DistributedEmbedding(self.layers)` leaves the first list tracked, and Keras
+    would warn about layers without state.
     """
     tracker = getattr(embeddings, "tracker", None)
     if tracker is not None:

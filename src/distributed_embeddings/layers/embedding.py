@@ -27,9 +27,10 @@ def embedding_lookup(
 ) -> Any:
     """Look ids up in a table and combine each bag.
 
-    params: [vocabulary_size, dim] variable; only the rows asked are read. ids: [B], [B, h], RaggedTensor or SparseTensor
-    of int32/int64. combiner: None, "sum", "mean", "sqrtn". weights: like ids, floats. Returns [B, dim] pooled, or the
-    shape of the ids + [dim]. Raises ValueError for a wrong dtype, InvalidArgumentError for an id outside the table.
+    params: [vocabulary_size, dim] variable; only the rows asked are read. ids: [B], [B, h], RaggedTensor or
+    SparseTensor of int32/int64. combiner: None, "sum", "mean", "sqrtn". weights: like ids, floats. Returns [B, dim]
+    pooled, or the shape of the ids + [dim]. Raises ValueError for a wrong dtype, InvalidArgumentError for an id
+    outside the table.
     """
     variable = params.value if isinstance(params, keras.Variable) else params
     table = params.shard.table if isinstance(params, TableVariable) else variable.name.removesuffix(":0")

@@ -20,9 +20,9 @@ _MARK = "_distributed_embeddings_reduced"
 def reduce_gradients(gradients: Sequence[Gradient], variables: Sequence[Any]) -> list[Gradient]:
     """Gradients of the global batch, the same on every rank for what every rank has.
 
-    Dense tensors: weighted mean over ranks, in one all-reduce a dtype. Shards of tables: already summed over ranks by the
-    exchange. Replicas of tables and other IndexedSlices: gathered. All IndexedSlices come out with unique rows, float32
-    sums. A gradient that went through here before passes unchanged. Collective.
+    Dense tensors: weighted mean over ranks, in one all-reduce a dtype. Shards of tables: already summed over ranks
+    by the exchange. Replicas of tables and other IndexedSlices: gathered. All IndexedSlices come out with unique
+    rows, float32 sums. A gradient that went through here before passes unchanged. Collective.
     """
     result = list(gradients)
     todo = [i for i, g in enumerate(gradients) if g is not None and not hasattr(_carrier(g), _MARK)]
@@ -43,7 +43,8 @@ def reduce_gradients(gradients: Sequence[Gradient], variables: Sequence[Any]) ->
 
 
 def is_shard(variable: Any) -> bool:
-    """Whether a variable is a block of a table that other ranks do not have (a whole table of one worker is one too)."""
+    """Whether a variable is a block of a table that other ranks do not have (a whole table of one worker is one
+    too)."""
     return isinstance(variable, TableVariable) and not variable.replicated
 
 
@@ -67,7 +68,8 @@ def _mean_dense(communicator: Communicator, gradients: list[tf.Tensor]) -> list[
 
 
 def _gather_sparse(communicator: Communicator, slices: list[tf.IndexedSlices]) -> list[tf.IndexedSlices]:
-    """Every rank's rows behind each other, weighted: two gathers for all replicas together, bytes by ids and not by rows."""
+    """Every rank's rows behind each other, weighted: two gathers for all replicas together, bytes by ids and not by
+    rows."""
     if not slices:
         return []
     weight = batch_weight_variable() / communicator.size

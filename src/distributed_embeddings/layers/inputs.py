@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from distributed_embeddings.comm import Communicator
@@ -51,6 +52,15 @@ def _by_position(values: Any, names: Sequence[str], label: str) -> list[Any]:
     return list(values)
 
 
+def numpy_to_tensors(values: Any) -> Any:
+    """Arrays in a structure of inputs as tensors, dtypes kept: Keras refuses a mixture, and would cast floats."""
+    if isinstance(values, Mapping):
+        return {key: numpy_to_tensors(value) for key, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [numpy_to_tensors(value) for value in values]
+    return tf.convert_to_tensor(values) if isinstance(values, np.ndarray | np.generic) else values
+
+
 def agree_inner_shapes(
     comm: Communicator, plan: ShardingPlan, names: Sequence[str], input_shape: Any
 ) -> list[tuple[int, ...] | None]:
@@ -72,8 +82,9 @@ def agree_inner_shapes(
         static = inner is not None and None not in inner
         if not static and combiners[feature.table] is None:
             raise ValueError(
-                f"with dp_input=False, feature '{feature.name}' of table '{feature.table}', which has no combiner, must be "
-                f"dense with a static shape. Received: inner shape {inner}. Give the table a combiner or use dp_input=True."
+                f"with dp_input=False, feature '{feature.name}' of table '{feature.table}', which has no "
+                f"combiner, must be dense with a static shape. Received: inner shape {inner}. "
+                "Give the table a combiner or use dp_input=True."
             )
         result.append(tuple(inner) if static else None)
     return result

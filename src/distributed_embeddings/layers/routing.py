@@ -55,8 +55,8 @@ class RoutedOptimizer(keras.optimizers.Optimizer):
             self._table_slots = [*getattr(self, "_table_slots", []), *slots.values()]
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
-        """Gradients as `reduce_gradients` gives them; a table without a gradient keeps its rows. Collective for tables cut
-        by columns under a rule that couples columns."""
+        """Gradients as `reduce_gradients` gives them; a table without a gradient keeps its rows. Collective for
+        tables cut by columns under a rule that couples columns."""
         if trainable_variables is None:
             trainable_variables = self._trainable_variables
         self.build(trainable_variables)

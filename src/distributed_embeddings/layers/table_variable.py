@@ -57,8 +57,8 @@ class TableVariable(keras.Variable):
         if not self._warned and self.shape[0] * self.shape[1] >= LARGE_TABLE_ELEMENTS:
             self._warned = True
             warnings.warn(
-                f"table '{self.shard.table}' {tuple(self.shape)} is updated by a plain Keras optimizer, which makes its "
-                "gradient dense: every step costs as much as the whole table. Wrap it: "
+                f"table '{self.shard.table}' {tuple(self.shape)} is updated by a plain Keras optimizer, "
+                "which makes its gradient dense: every step costs as much as the whole table. Wrap it: "
                 "dmp.DistributedOptimizer(optimizer).",
                 stacklevel=2,
             )

@@ -122,7 +122,8 @@ def sum_segments(
 
 
 def combiner_scale(bags: Bags, combiner: str) -> tf.Tensor:
-    """What a bag's sum is multiplied by, float32 [B, 1] or a scalar: 1, 1/Σw (mean) or 1/√Σw² (sqrtn); 0 where that is 1/0."""
+    """What a bag's sum is multiplied by, float32 [B, 1] or a scalar: 1, 1/Σw (mean) or 1/√Σw² (sqrtn); 0 where that
+    is 1/0."""
     if combiner == "sum":
         return tf.constant(1.0)
     if bags.weights is None:
@@ -173,7 +174,8 @@ def _check_same_kind(ids: Any, weights: Any, feature: str) -> None:
 
 
 def _sparse_to_ragged(ids: tf.SparseTensor, weights: tf.SparseTensor | None) -> tuple[Any, Any]:
-    """Rows in order, whatever the order of the entries; trailing empty rows kept (embedding_lookup_sparse drops them)."""
+    """Rows in order, whatever the order of the entries; trailing empty rows kept (embedding_lookup_sparse drops
+    them)."""
     ids = tf.sparse.reorder(ids)
     splits = _row_splits(ids)
     ragged = tf.RaggedTensor.from_row_splits(ids.values, splits, validate=False)

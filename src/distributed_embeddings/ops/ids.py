@@ -27,9 +27,7 @@ def invalid_mask(ids: tf.Tensor, vocabulary_size: int) -> tf.Tensor:
     return tf.logical_or(ids < 0, ids >= vocabulary_size)
 
 
-def check_and_clip(
-    bags: Sequence[Bags], features: Sequence[CheckedFeature]
-) -> tuple[tf.Tensor, list[Bags]]:
+def check_and_clip(bags: Sequence[Bags], features: Sequence[CheckedFeature]) -> tuple[tf.Tensor, list[Bags]]:
     """Whether any id is outside its table or the features disagree on the batch size (bool scalar), and the bags with
     every id moved inside, so that routing is defined until the error is raised. One pass over all features."""
     sizes = tf.stack([tf.size(b.ids, tf.int64) for b in bags])

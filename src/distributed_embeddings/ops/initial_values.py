@@ -1,7 +1,7 @@
 """Initial values of any block of a table: a value depends on (seed, table, row, column) only.
 
-So a table is the same for any number of workers and any cut, no two shards are alike, the scale is the whole table's, and no
-worker ever makes more than a block.
+So a table is the same for any number of workers and any cut, no two shards are alike, the scale is the whole
+table's, and no worker ever makes more than a block.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ def _variance_scaling(initializer: Any, shape: tuple[int, int]) -> Sampler:
 
 
 class _CustomBlocks:
-    """Any other initializer: called with the shape of a block of rows, once a block, with a seed of its own where it has
-    one. It sees blocks and not the table, so that no worker ever holds the table."""
+    """Any other initializer: called with the shape of a block of rows, once a block, with a seed of its own where it
+    has one. It sees blocks and not the table, so that no worker ever holds the table."""
 
     def __init__(self, initializer: Any, shape: tuple[int, int], key: int) -> None:
         self._initializer = initializer

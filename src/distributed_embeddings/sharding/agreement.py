@@ -49,7 +49,8 @@ def require_equal_signatures(signatures: tf.Tensor) -> tf.Tensor:
 
 
 def require_equal_text(comm: Communicator, text: str, what: str) -> None:
-    """Compare a short text over the ranks, eagerly. Raises ValueError on every rank, naming the first rank that differs."""
+    """Compare a short text over the ranks, eagerly. Raises ValueError on every rank, naming the first rank that
+    differs."""
     mine = tf.io.decode_raw(tf.constant(text), tf.uint8)
     gathered, sizes = comm.all_gather(mine, phase=f"compare {what}")
     data, start, texts = gathered.numpy().tobytes(), 0, []

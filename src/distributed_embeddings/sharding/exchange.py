@@ -1,7 +1,7 @@
 """The exchanges of one step: lengths, ids, weights where there are any, vectors; each for all tables together.
 
-Requests go from the rank that has the samples to the rank that holds the rows; replies come back. Everything on the wire
-is ordered by (rank, lane); a lane's pieces are found by sizes that both sides know after the exchange of lengths.
+Requests go from the rank that has the samples to the rank that holds the rows; replies come back. Everything on the
+wire is ordered by (rank, lane); a lane's pieces are found by sizes that both sides know after the exchange of lengths.
 """
 
 from __future__ import annotations
@@ -168,8 +168,8 @@ def exchange_vectors(
     """Send this rank's lanes' vectors back; returns the vectors of every lane, float32 [expected rows, width].
 
     replies: lane of this rank → (vectors [Σn, width], int64 [N] vectors a source). expected: lane → rows that come back
-    here. anchor: float32 [0], a trainable variable's value: with it every rank's backward pass reaches the exchange, also
-    where no table lives (a tape records only what depends on something it watches). gradient_scale multiplies the
+    here. anchor: float32 [0], a trainable variable's value: with it every rank's backward pass reaches the exchange,
+    also where no table lives (a tape records only what depends on something it watches). gradient_scale multiplies the
     vectors' gradients before they are sent.
     """
     mine = layout.lanes_of(comm.rank)

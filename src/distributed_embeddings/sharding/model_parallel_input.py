@@ -31,7 +31,12 @@ from distributed_embeddings.sharding import batch_weight
 from distributed_embeddings.sharding.agreement import raise_together
 from distributed_embeddings.sharding.exchange import exchange_vectors
 from distributed_embeddings.sharding.row_wise import local_rows
-from distributed_embeddings.sharding.sharded_lookup import LookupSettings, Tables, checked_features, valid_bags
+from distributed_embeddings.sharding.sharded_lookup import (
+    LookupSettings,
+    Tables,
+    checked_features,
+    valid_bags,
+)
 
 
 def owner_pooled_layout(plan: ShardingPlan) -> Layout:
@@ -163,7 +168,8 @@ class _Answer:
 
     def _assemble(self, feature: int, lanes: Sequence[Lane], vectors: Mapping[Lane, tf.Tensor]) -> tf.Tensor:
         slices = [
-            vectors[lane] for lane in sorted(lanes, key=lambda l: (l.shard.columns.start, l.shard.rows.start))
+            vectors[lane]
+            for lane in sorted(lanes, key=lambda lane: (lane.shard.columns.start, lane.shard.rows.start))
         ]
         whole_rows = len(lanes[0].shard.rows) == self._table(feature).vocabulary_size
         joined = tf.concat(slices, 1) if whole_rows else tf.add_n(slices)

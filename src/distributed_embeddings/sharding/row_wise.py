@@ -1,7 +1,7 @@
 """Row-wise: every shard has some rows and all columns; each id goes to the one rank that holds its row.
 
-Pooled at the destination, each id of the table travels once and rows come back. Pooled at the owner, a feature's bags are
-cut over the owners and partial sums come back.
+Pooled at the destination, each id of the table travels once and rows come back. Pooled at the owner, a feature's
+bags are cut over the owners and partial sums come back.
 """
 
 from __future__ import annotations
