@@ -71,5 +71,5 @@ def input_shapes(features: Sequence[Any], num_dense: int) -> dict[str, tuple[int
 def _network(options: ModelOptions, tables: Any) -> Any:
     common = {"dropout": options.dropout, "embedding_l2": options.embedding_l2, "name": options.model}
     if options.model == "dlrm":
-        return DLRM(tables, options.bottom_mlp, options.top_mlp, **common)
+        return DLRM(tables, options.bottom_mlp, options.top_mlp, wide=options.wide, **common)
     return BagModel(tables, options.top_mlp, **common)

@@ -50,6 +50,8 @@ class ModelOptions:
     """dlrm: hidden layers over the numbers."""
     top_mlp: tuple[int, ...] | None = None
     """Hidden layers over the interactions."""
+    wide: bool | None = None
+    """dlrm: the top layers also see numbers and vectors as they are; helps with few samples."""
     dropout: float | None = None
     """Rate in the top layers. Masks differ with the number of workers."""
     embedding_l2: float | None = None

@@ -8,43 +8,34 @@ from typing import Any
 
 from .options import DataOptions, TrainOptions
 
-_NETWORK: dict[str, dict[str, Any]] = {
-    "criteo": {
-        "model": "dlrm", "embedding_dim": 8, "bottom_mlp": (64, 32), "top_mlp": (64, 32),
-        "dropout": 0.0, "embedding_l2": 0.0,
-    },
-    "synthetic": {
-        "model": "dlrm", "embedding_dim": 8, "bottom_mlp": (64, 32), "top_mlp": (64, 32),
-        "dropout": 0.0, "embedding_l2": 0.0,
-    },
-    "libfm": {
-        "model": "bags", "embedding_dim": 16, "bottom_mlp": (), "top_mlp": (64, 32),
-        "dropout": 0.0, "embedding_l2": 0.0,
-    },
-    "movielens": {
-        "model": "bags", "embedding_dim": 16, "bottom_mlp": (), "top_mlp": (64, 32),
-        "dropout": 0.0, "embedding_l2": 0.0,
-    },
-    "weighted": {
-        "model": "bags", "embedding_dim": 16, "bottom_mlp": (), "top_mlp": (64, 32),
-        "dropout": 0.0, "embedding_l2": 0.0,
-    },
-}  # fmt: skip
+_PLAIN: dict[str, Any] = {"wide": False, "dropout": 0.0, "embedding_l2": 0.0}
+_CLICKS = {**_PLAIN, "model": "dlrm", "embedding_dim": 8, "bottom_mlp": (64, 32), "top_mlp": (64, 32)}
+_FIELDS = {**_PLAIN, "model": "dlrm", "embedding_dim": 16, "bottom_mlp": (), "top_mlp": (64, 32)}
+_BAGS = {**_FIELDS, "model": "bags"}
 
+_NETWORK: dict[str, dict[str, Any]] = {
+    "criteo": {**_CLICKS, "wide": True},
+    "synthetic": _CLICKS,
+    "libfm": _FIELDS,
+    "movielens": _BAGS,
+    "weighted": _BAGS,
+}
+
+_ADAM: dict[str, Any] = {"optimizer": "adam", "learning_rate": 1e-3}
 _TRAINING: dict[str, dict[str, Any]] = {
-    "criteo": {"batch_size": 128, "epochs": 5, "optimizer": "adam", "learning_rate": 1e-3},
-    "synthetic": {"batch_size": 2048, "epochs": 1, "optimizer": "adam", "learning_rate": 2e-3},
-    "libfm": {"batch_size": 512, "epochs": 5, "optimizer": "adam", "learning_rate": 1e-3},
-    "movielens": {"batch_size": 512, "epochs": 5, "optimizer": "adam", "learning_rate": 1e-3},
-    "weighted": {"batch_size": 512, "epochs": 3, "optimizer": "adam", "learning_rate": 1e-3},
+    "criteo": {**_ADAM, "batch_size": 128, "epochs": 5},
+    "synthetic": {**_ADAM, "batch_size": 2048, "epochs": 1, "learning_rate": 2e-3},
+    "libfm": {**_ADAM, "batch_size": 512, "epochs": 6},
+    "movielens": {**_ADAM, "batch_size": 512, "epochs": 8},
+    "weighted": {**_ADAM, "batch_size": 512, "epochs": 3},
 }
 
 PRESETS: dict[str, TrainOptions] = {
     "demo": TrainOptions(
-        preset="demo", inputs=DataOptions(data="synthetic", rows=600_000, valid_rows=50_000)
+        preset="demo", inputs=DataOptions(data="synthetic", rows=1_500_000, valid_rows=50_000)
     ),
     "demo-long": TrainOptions(
-        preset="demo-long", inputs=DataOptions(data="synthetic", rows=6_000_000, valid_rows=200_000)
+        preset="demo-long", inputs=DataOptions(data="synthetic", rows=8_000_000, valid_rows=200_000)
     ),
 }
 

@@ -21,8 +21,10 @@ class DLRM(keras.Model):
 
     embeddings: a layer {feature: ids} → {feature: [B, dim]}, one dim for all: `EmbeddingDict`,
     `DistributedEmbedding`, …. bottom_mlp, top_mlp: widths of hidden layers; a last bottom layer of width dim is
-    added. dropout: rate in the top MLP. embedding_l2: this times the mean over samples of the summed squares of
-    the vectors looked up is added to the loss; a penalty whose cost follows the ids and not the tables.
+    added. wide: top MLP and logit also see numbers and vectors as they are, which few samples suffice to learn from
+    (Cheng et al., "Wide & Deep Learning for Recommender Systems", 2016); without it the DLRM of the paper.
+    dropout: rate in the top MLP. embedding_l2: this times the mean over samples of the summed squares of the
+    vectors looked up is added to the loss; a penalty whose cost follows the ids and not the tables.
     Raises ValueError naming the features when their dims differ.
     """
 
@@ -31,6 +33,7 @@ class DLRM(keras.Model):
         embeddings: Any,
         bottom_mlp: Sequence[int] = (64, 32),
         top_mlp: Sequence[int] = (64, 32),
+        wide: bool = False,
         dropout: float = 0.0,
         embedding_l2: float = 0.0,
         **kwargs: Any,
@@ -39,6 +42,7 @@ class DLRM(keras.Model):
         super().__init__(autocast=False, **kwargs)
         self.embeddings = embeddings
         self.bottom_mlp, self.top_mlp = tuple(bottom_mlp), tuple(top_mlp)
+        self.wide = wide
         self.dropout, self.embedding_l2 = dropout, embedding_l2
         self.interaction = DotInteraction(name="interaction")
         self.top = mlp(self.top_mlp, "top", dropout)
@@ -48,17 +52,19 @@ class DLRM(keras.Model):
     def build(self, inputs_shape: Mapping[str, Any]) -> None:
         numbers, ids, _ = split_inputs(inputs_shape)
         dim = common_dim(self.embeddings.compute_output_spec(id_specs(ids)), "DLRM's embeddings")
-        width = len(ids) * (len(ids) - 1) // 2
+        vectors = len(ids) + (numbers is not None)
+        crosses = vectors * (vectors - 1) // 2
         # Dense layers draw their seeds first: how many draws tables take may depend on how they are held.
         if numbers is not None:
             self.bottom = mlp((*self.bottom_mlp, dim), "bottom")
             self.bottom.build((None, numbers[-1]))
-            width += len(ids) + dim
         if not self.embeddings.built:
             self.embeddings.build(ids)
-        self.interaction.build((None, len(ids) + (numbers is not None), dim))
+        self.interaction.build((None, vectors, dim))
+        plain = len(ids) * dim + (0 if numbers is None else numbers[-1]) if self.wide else 0
+        width = dim * (numbers is not None) + crosses + plain
         self.top.build((None, width))
-        self.logit.build((None, self.top_mlp[-1] if self.top_mlp else width))
+        self.logit.build((None, (self.top_mlp[-1] if self.top_mlp else width) + plain))
         self.built = True
 
     def call(self, inputs: Mapping[str, Any], training: bool | None = None) -> Any:
@@ -68,11 +74,13 @@ class DLRM(keras.Model):
         if self.embedding_l2 and training:
             squares = [tf.reduce_sum(tf.square(tf.cast(v, tf.float32)), -1) for v in vectors]
             self.add_loss(self.embedding_l2 * tf.reduce_mean(tf.add_n(squares)))
-        if self.bottom is None:
-            return self.logit(self.top(self.interaction(tf.stack(vectors, 1)), training=training))
-        bottom = self.bottom(numbers)
-        crossed = self.interaction(tf.stack([bottom, *vectors], 1))
-        return self.logit(self.top(tf.concat([bottom, crossed], -1), training=training))
+        bottom = [] if self.bottom is None else [self.bottom(numbers)]
+        crossed = self.interaction(tf.stack([*bottom, *vectors], 1))
+        if not self.wide:
+            return self.logit(self.top(tf.concat([*bottom, crossed], -1), training=training))
+        plain = vectors if numbers is None else [tf.cast(numbers, vectors[0].dtype), *vectors]
+        top = self.top(tf.concat([*bottom, crossed, *plain], -1), training=training)
+        return self.logit(tf.concat([*plain, top], -1))
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
@@ -82,6 +90,7 @@ class DLRM(keras.Model):
             "embeddings": keras.saving.serialize_keras_object(self.embeddings),
             "bottom_mlp": list(self.bottom_mlp),
             "top_mlp": list(self.top_mlp),
+            "wide": self.wide,
             "dropout": self.dropout,
             "embedding_l2": self.embedding_l2,
         }
