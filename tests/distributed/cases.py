@@ -136,19 +136,18 @@ def everyday_cases() -> list[Case]:
         Case("column_owner", "rowwise_adagrad"),
         Case("column_destination", "rowwise_adagrad", batch="empty"),
     ]
-    cases += [Case(s, "adagrad", thresholds=(30, 200, 40)) for s in STRATEGIES]
-    cases += [Case(s, "adam") for s in STRATEGIES]
+    cases += [Case(s, "adagrad", thresholds=(30, 200, 40)) for s in STRATEGIES[::2]]
+    cases += [Case(s, "adam") for s in STRATEGIES[1::2]]
     cases += [
         Case(s, "sgd", dp_input=False) for s in ("table_owner", "column_owner", "row_cyclic_owner", "mixed")
     ]
     cases += [Case("mixed", "adagrad", dp_input=False, batch="uneven")]
     cases += [Case(s, "adagrad", batch="empty") for s in ("table_owner", "row_cyclic_destination", "mixed")]
-    cases += [Case(s, "adam", invalid_ids=p) for s in ("mixed", "row_cyclic_owner") for p in ("zero", "clip")]
+    cases += [Case("mixed", "adam", invalid_ids="clip"), Case("row_cyclic_owner", "adam", invalid_ids="zero")]
     cases += [Case("mixed", "adam", invalid_ids="zero", dp_input=False)]
     cases += [Case("mixed", "sgd", wire_dtype=w) for w in ("bfloat16", "float16")]
     cases += [Case("mixed", r, entry="optimizer") for r in ("adagrad", "rowwise_adagrad")]
-    cases += [Case(s, "sgd", entry="keras") for s in ("mixed", "table_owner")]
-    cases += [Case(s, "adagrad", entry="keras") for s in ("mixed", "column_owner")]
+    cases += [Case("table_owner", "sgd", entry="keras"), Case("mixed", "adagrad", entry="keras")]
     return list(dict.fromkeys(cases))
 
 
@@ -164,9 +163,10 @@ def short_cases() -> list[Case]:
     return cases
 
 
-def sharding_cases() -> list[Case]:
-    """Every sharding once."""
-    return [Case(s, RULES[(i + 2) % len(RULES)]) for i, s in enumerate(SHARDINGS)]
+def few_cases() -> list[Case]:
+    """What `make test` runs where four workers share two cores and a slow exchange."""
+    cases = [Case("mixed", "adagrad", batch="uneven"), Case("row_cyclic_destination", "adam")]
+    return [*cases, Case("column_owner", "rowwise_adagrad"), Case("mixed", "sgd", dp_input=False)]
 
 
 def all_cases() -> list[Case]:
@@ -182,4 +182,4 @@ def all_cases() -> list[Case]:
     return list(dict.fromkeys(cases))
 
 
-SETS = {"everyday": everyday_cases, "short": short_cases, "shardings": sharding_cases, "all": all_cases}
+SETS = {"everyday": everyday_cases, "short": short_cases, "few": few_cases, "all": all_cases}

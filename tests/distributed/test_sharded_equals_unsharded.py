@@ -13,7 +13,7 @@ from distributed.run import run_workers
 WORKER = Path(__file__).with_name("sharded_worker.py")
 # (workers, backend, set of cases, seconds until a hang is called one)
 EVERYDAY = [(1, "local", "short", 240), (2, "mpi", "everyday", 700), (4, "mpi", "short", 500)]
-EVERYDAY += [(2, "tensorflow", "short", 400), (4, "tensorflow", "shardings", 500)]
+EVERYDAY += [(2, "tensorflow", "short", 400), (4, "tensorflow", "few", 500)]
 ALL = [
     (n, b, "all", 7200)
     for n, b in ((1, "local"), (2, "mpi"), (4, "mpi"), (2, "tensorflow"), (4, "tensorflow"))
