@@ -83,3 +83,23 @@ def test_run_without_a_model_says_what_to_do(tmp_path):
     done = demb(tmp_path, "evaluate", str(tmp_path))
     assert done.returncode == 1
     assert "saved no model. Train with --save" in done.stderr
+
+
+def test_unknown_kind_of_model_file_is_an_error_before_training(tmp_path):
+    done = demb(tmp_path, "train", *SMALL, "--save", "model.pickle")
+    assert done.returncode == 1
+    assert "*.keras. Received: model.pickle" in done.stderr
+
+
+def test_tensorflow_backend_streaming_and_mixed_precision(tmp_path):
+    line = "{}" + "\t5" * 13 + "\t68fd1e64" * 26 + "\n"
+    (tmp_path / "data.tsv").write_text("".join(line.format(i % 2) for i in range(100)))
+    result, _ = train(
+        tmp_path, "--data", "data.tsv", "--valid", "data.tsv", "--stream", "--mixed-precision", "--epochs", "2",
+        "--batch-size", "33", "--workers", "2", "--backend", "tensorflow", timeout=200,
+    )  # fmt: skip
+    assert result["samples"] == 200
+    assert result["valid_samples"] == 100
+    # All rows are alike: nothing can tell clicks from non-clicks.
+    assert result["auc"] == 0.5
+    assert result["base_rate"] == 0.5

@@ -31,18 +31,19 @@ def _evaluate(options: EvaluateOptions, trained: TrainOptions, weights: Path) ->
     from distributed_embeddings import comm
 
     from .build import build_model
+    from .feeding import batches_of, dataset_of
     from .progress import Reporter, table_line
     from .saving import load
     from .sources import open_evaluation
     from .steps import make_predict_step
-    from .validation import EVALUATION_BATCH, batches_of, evaluate
+    from .validation import EVALUATION_BATCH, evaluate
 
     communicator = comm.init()
     require_size(communicator, options.workers)
     source, best_possible = open_evaluation(trained.inputs, options.data, trained.seed)
     model = build_model(dataclasses.replace(trained, workers=communicator.size), source)
     load(model, weights)
-    dataset = batches_of(source, EVALUATION_BATCH, communicator).to_tf_dataset()
+    dataset = dataset_of(batches_of(source, EVALUATION_BATCH, communicator))
     metrics = evaluate(communicator, make_predict_step(model, dataset.element_spec[0]), dataset)
     result = {**metrics, "best_possible_auc": best_possible, "workers": communicator.size}
     Reporter.of_rank(communicator.rank, communicator.size).say(

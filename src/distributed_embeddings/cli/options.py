@@ -95,7 +95,7 @@ class TrainOptions:
     run_dir: Path | None = None
     """Where config and result are kept. Default: runs/<format>-<time>."""
     save: Path | None = None
-    """Write the best epoch's model here: `.keras`, or `.weights.h5`."""
+    """Write the best epoch's model here, a `.keras` file."""
     json: Path | None = None
     """Write the result here."""
     print_config: bool = False

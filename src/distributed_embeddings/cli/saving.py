@@ -1,39 +1,27 @@
-"""A model to a file and back, together on all ranks."""
+"""A model to a `.keras` file and back, together on all ranks."""
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import Any
 
-SUFFIXES = (".keras", ".weights.h5")
-
 
 def check_path(path: Path) -> None:
-    """Raise ValueError unless Keras can write such a file."""
-    if not path.name.endswith(SUFFIXES):
-        raise ValueError(f"`--save` must end in one of {SUFFIXES}. Received: --save {path}")
+    """Raise ValueError unless the name is that of a Keras model."""
+    if path.suffix != ".keras":
+        raise ValueError(f"the saved model must be named *.keras. Received: {path}")
 
 
-def save(model: Any, path: Path, communicator: Any) -> None:
-    """Write the model on rank 0: whole tables, so that any number of workers can read them. Collective.
+def save(model: Any, path: Path) -> None:
+    """Write the model on rank 0, whole tables: any number of workers can read it. Collective."""
+    import distributed_embeddings.dist_model_parallel as dmp
 
-    Written beside and renamed: a reader never sees half a file.
-    """
-    check_path(path)
-    with tempfile.TemporaryDirectory() as scratch:
-        # Every rank takes part in gathering the tables; what the others write is thrown away.
-        target = path if communicator.rank == 0 else Path(scratch) / path.name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        suffix = next(s for s in SUFFIXES if path.name.endswith(s))
-        part = target.with_name(target.name.removesuffix(suffix) + ".part" + suffix)
-        (model.save if suffix == ".keras" else model.save_weights)(part)
-        part.replace(target)
-    communicator.barrier(phase="model saved")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    dmp.save_model(model, path)
 
 
 def load(model: Any, path: Path) -> None:
-    """Set the model's weights from a file of `save`. Raises FileNotFoundError, ValueError naming it. Collective."""
+    """Set a built model's weights from a file of `save`. Raises FileNotFoundError, ValueError. Collective."""
     check_path(path)
     if not path.is_file():
         raise FileNotFoundError(f"the saved model {path} must exist. Train with --save, or give --weights.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .options import TrainOptions, to_dict
 from .presets import resolve
 from .run_dir import config_text, default_run_dir, write_json
+from .saving import check_path, save
 from .workers import in_job, relaunch, require_size
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ def run_train(options: TrainOptions, argv: Sequence[str]) -> int:
     if options.print_config:
         print(config_text(options))
         return 0
+    if options.save is not None:
+        check_path(options.save)
     if not in_job() and (options.workers or 1) > 1:
         # Each worker would name the run by its own clock.
         named = [] if options.run_dir else ["--run-dir", str(default_run_dir(options.inputs.format))]
@@ -33,7 +36,6 @@ def _train(options: TrainOptions) -> int:
     from distributed_embeddings import comm
 
     from .progress import Reporter, table_line
-    from .saving import save
     from .sources import open_sources
     from .training import Trainer
 
@@ -54,7 +56,7 @@ def _train(options: TrainOptions) -> int:
 
     def on_best(model: Any) -> None:
         if options.save is not None:
-            save(model, options.save, communicator)
+            save(model, options.save)
 
     history = trainer.run(on_best)
     result = _result(history, options, communicator.size, sources.best_possible_auc, plan.digest)

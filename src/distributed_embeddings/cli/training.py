@@ -10,11 +10,12 @@ from typing import Any
 import tensorflow as tf
 
 from .build import build_model, build_optimizer
+from .feeding import batches_of, dataset_of
 from .options import TrainOptions
 from .progress import Reporter, table_line
 from .sources import Sources
 from .steps import make_predict_step, make_train_step
-from .validation import EVALUATION_BATCH, batches_of, evaluate
+from .validation import EVALUATION_BATCH, evaluate
 
 # The loss is summed over ranks after this many steps; ranks would not agree on a number of seconds.
 _LOSS_STEPS = 20
@@ -50,11 +51,11 @@ class Trainer:
         self._train = batches_of(
             sources.train, options.batch_size or 1, communicator, seed=options.seed, shuffle=True
         )
-        self._valid = None
+        self._valid: Any = None
         if sources.valid is not None:
             self._valid = batches_of(sources.valid, EVALUATION_BATCH, communicator)
         self._step: Any = None
-        self._predict: Callable[[Any], Any] | None = None
+        self._predict: Any = None
 
     def run(self, on_best: Callable[[Any], None]) -> History:
         """All epochs; `on_best(model)` is called on every rank after each epoch that is the best so far. Collective."""
@@ -73,13 +74,13 @@ class Trainer:
 
     def validate(self) -> dict[str, float]:
         """Metrics on the validation data, over all ranks. Collective."""
-        dataset = self._valid.to_tf_dataset()  # type: ignore[union-attr]
+        dataset = dataset_of(self._valid)
         if self._predict is None:
             self._predict = make_predict_step(self.model, dataset.element_spec[0])
         return evaluate(self._communicator, self._predict, dataset)
 
     def _train_epoch(self, epoch: int, history: History) -> dict[str, float]:
-        dataset = self._train.to_tf_dataset(first_epoch=epoch)
+        dataset = dataset_of(self._train, epoch)
         if self._step is None:
             self._step = make_train_step(self.model, self.optimizer, dataset.element_spec)
             self._step.get_concrete_function()  # traced before the clock runs

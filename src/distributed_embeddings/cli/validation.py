@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from distributed_embeddings.data import Batches
-
 from .metrics import binary_metrics
 
 EVALUATION_BATCH = 4096
@@ -46,17 +44,3 @@ def gather_in_order(communicator: Any, rows: Any, sizes: Any) -> Any:
     # Rows came rank by rank, in each batch by batch; sort them by (batch, rank), keeping the order inside.
     batch = np.concatenate([np.repeat(np.arange(by_rank.shape[1]), counts) for counts in by_rank])
     return all_rows.numpy()[np.argsort(batch, kind="stable")]
-
-
-def batches_of(
-    source: Any, batch_size: int, communicator: Any, *, seed: int = 0, shuffle: bool = False
-) -> Batches:
-    """This rank's part of every global batch."""
-    return Batches(
-        source,
-        batch_size,
-        shuffle=shuffle,
-        seed=seed,
-        shard_index=communicator.rank,
-        num_shards=communicator.size,
-    )
