@@ -35,7 +35,9 @@ test-all: lint
 	$(BIN)/python -m pytest
 
 bench: setup
-	$(BIN)/demb bench
+	$(BIN)/python benchmarks/bench_row_update.py
+	$(BIN)/python benchmarks/bench_criteo.py
+	$(BIN)/demb launch -n 2 -- $(CURDIR)/$(BIN)/python benchmarks/bench_comm.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis runs

@@ -1,6 +1,6 @@
 """A step's cost follows its ids, not the table's rows: ratios of one interleaved run, printed as JSON.
 
-    python benchmarks/bench_row_update.py [--rows 10000000] [--ids 4096] [--steps-per-call 10] …
+    python benchmarks/bench_row_update.py [--rows 10000000] [--ids 4096] [--steps-per-call 10] [--threads 1] …
 
 Three steps with Adagrad: lookup, sum of duplicates and row update on the large and on the small table; and
 plain Keras (keras.layers.Embedding, keras.optimizers.Adagrad) on the large one. Every step has fresh uniform
@@ -105,7 +105,10 @@ def main() -> None:
     parser.add_argument("--ids", type=int, default=4096)
     parser.add_argument("--steps-per-call", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=5)
+    # As `demb launch -n 2` gives each worker on two cores. More threads help Keras's sweeps, and hurt small row steps.
+    parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
+    tf.config.threading.set_intra_op_parallelism_threads(args.threads)
     medians = {name: statistics.median(runs) for name, runs in measure(args).items()}
     report = {
         "seconds_per_step": medians,

@@ -140,6 +140,42 @@ def skip_together(out: Path) -> dict:
     return {"skipped": bool(same), "scale": float(optimizer.dynamic_scale.numpy())}
 
 
+def plain_fit(out: Path) -> dict:
+    """compile() with a plain Keras optimizer would let the dense weights drift apart."""
+    model, _ = make_model()
+    model.compile(optimizer="sgd", loss="mse")
+    ids, labels = data(8)
+    return {"error": error_of(lambda: model.fit(ids, labels, verbose=0))}
+
+
+def broadcast_slots(out: Path) -> dict:
+    """Horovod's habit broadcasts the optimizer too: dense slots become the root's, table slots stay each rank's own."""
+    model, _ = make_model("basic", row_slice_threshold=20, optimizer=keras.optimizers.Adagrad(0.1))
+    ids, labels = data(8)
+    size, rank = dmp.size(), dmp.rank()
+    model.fit({n: x[rank::size] for n, x in ids.items()}, labels[rank::size], verbose=0)
+    before = [v.numpy() for v in model.optimizer.inner_optimizer._table_slots]
+    dmp.broadcast_variables(model.optimizer.variables)
+    after = [v.numpy() for v in model.optimizer.inner_optimizer._table_slots]
+    return {"kept": all((a == b).all() for a, b in zip(before, after, strict=True)), "slots": len(before)}
+
+
+def model_parallel_after_build(out: Path) -> dict:
+    """dp_input=False: weights set before the first call; a feature without combiner; five samples on two ranks."""
+    layer = dmp.DistributedEmbedding(
+        [dmp.Embedding(9, 2, name="a"), dmp.Embedding(6, 3, name="b")], "basic", dp_input=False
+    )
+    values = [np.arange(18, dtype=np.float32).reshape(9, 2), -np.arange(18, dtype=np.float32).reshape(6, 3)]
+    layer.set_weights(values)
+    ids = {"a": np.array([[1, 2], [3, 4], [5, 6], [7, 8], [0, 1]]), "b": np.array([5, 4, 3, 2, 1])}
+    outputs = layer([tf.constant(ids[n]) for n in layer.local_inputs])
+    return {
+        "given": list(layer.local_inputs),
+        "a": outputs[0].numpy().tolist(),
+        "b": outputs[1].numpy().tolist(),
+    }
+
+
 def main() -> None:
     scenario, out = sys.argv[1], Path(sys.argv[2])
     dmp.init()

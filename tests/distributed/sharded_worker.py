@@ -42,7 +42,7 @@ def parts(case: Case, size: int) -> list[int]:
     """Samples a rank."""
     if not case.dp_input:
         total = 4 * size + (1 if case.batch == "uneven" else 0)
-        return [total // size + (r < total % size) for r in range(size)]
+        return [(r + 1) * total // size - r * total // size for r in range(size)]
     sizes = [4] * size
     if case.batch == "uneven":
         sizes = [4 + r for r in range(size)]

@@ -71,3 +71,22 @@ def test_another_plan_on_one_rank_fails_on_all(tmp_path, workers, backend):
 def test_an_overflow_on_one_rank_skips_the_step_on_all(tmp_path):
     for result in run("skip_together", tmp_path / "out", 2, "mpi"):
         assert result == {"skipped": True, "scale": 4.0}
+
+
+def test_compile_with_a_plain_optimizer_is_refused_on_all(tmp_path):
+    for result in run("plain_fit", tmp_path / "out", 2, "mpi"):
+        assert "averaged over the workers" in result["error"] and "DistributedOptimizer" in result["error"]
+
+
+def test_broadcast_of_the_optimizer_leaves_table_slots_alone(tmp_path):
+    for result in run("broadcast_slots", tmp_path / "out", 2, "mpi"):
+        assert result["kept"] and result["slots"] == 3
+
+
+def test_model_parallel_input_after_set_weights(tmp_path):
+    first, second = run("model_parallel_after_build", tmp_path / "out", 2, "mpi")
+    assert (first["given"], second["given"]) == (["a"], ["b"])
+    rows = [[[2.0 * i, 2.0 * i + 1] for i in bag] for bag in [[1, 2], [3, 4], [5, 6], [7, 8], [0, 1]]]
+    # Rank r has samples [r·5/2, (r+1)·5/2), as the readers deal them.
+    assert first["a"] == rows[:2] and second["a"] == rows[2:]
+    assert first["b"] + second["b"] == [[-3.0 * i, -3.0 * i - 1, -3.0 * i - 2] for i in [5, 4, 3, 2, 1]]

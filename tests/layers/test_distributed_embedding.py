@@ -61,7 +61,9 @@ def test_functional_model_equals_plain_keras(named):
         m.fit(ids, labels, batch_size=16, epochs=2, shuffle=False, verbose=0)
     for got, embedding in zip(layer.get_weights(), plain, strict=True):
         np.testing.assert_allclose(got, embedding.embeddings.numpy(), rtol=1e-5, atol=1e-7)
-    np.testing.assert_allclose(model.predict(ids, verbose=0), reference.predict(ids, verbose=0), rtol=1e-5)
+    np.testing.assert_allclose(
+        model.predict(ids, verbose=0), reference.predict(ids, verbose=0), rtol=1e-5, atol=1e-7
+    )
     model.evaluate(ids, labels, verbose=0)
 
 
@@ -338,3 +340,29 @@ def test_no_op_of_a_step_reads_a_whole_table():
     reads = [op for op in graph.get_operations() if op.type == "ReadVariableOp"]
     assert all(1000 not in op.outputs[0].shape.as_list() for op in reads)
     assert any(op.type == "ResourceGather" for op in graph.get_operations())
+
+
+def test_policy_of_the_layers_is_adopted():
+    tables = [dmp.Embedding(5, 2, "sum", invalid_ids="zero", name=n) for n in "ab"]
+    layer = dmp.DistributedEmbedding(tables)
+    np.testing.assert_array_equal(layer([np.array([[7]]), np.array([[-1]])])[0], np.zeros((1, 2)))
+    with pytest.raises(ValueError, match="must be given where the embedding layers differ"):
+        dmp.DistributedEmbedding([*tables, dmp.Embedding(5, 2, "sum", name="c")])
+
+
+def test_bags_have_one_axis_and_sparse_weights_stand_where_their_ids_do():
+    layer = dmp.DistributedEmbedding([dmp.Embedding(5, 2, "sum", name="a")])
+    with pytest.raises(
+        ValueError, match=r"'a', whose table has a combiner, must have shape \[B\] or \[B, h\]"
+    ):
+        layer([np.zeros((2, 2, 2), np.int64)])
+    ids = tf.SparseTensor([[0, 0], [1, 1]], tf.constant([1, 2], tf.int64), [2, 2])
+    weights = tf.SparseTensor([[0, 1], [1, 1]], [1.0, 2.0], [2, 2])
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="weights of feature 'a' must be where its ids are"
+    ):
+        layer([ids], [weights])
+
+
+def test_rowwise_adagrad_by_name():
+    assert dmp.DistributedOptimizer("rowwise_adagrad").wrapped.__class__ is dmp.RowwiseAdagrad

@@ -53,6 +53,8 @@ def sharded_tables(network: ModelOptions, sharding: ShardingOptions, features: S
 
 def build_optimizer(options: TrainOptions) -> Any:
     """The named Keras optimizer, wrapped. Raises ValueError for one without a row rule."""
+    if options.optimizer == "rowwise_adagrad":  # not one of Keras's own names
+        return dmp.DistributedOptimizer(dmp.RowwiseAdagrad(options.learning_rate))
     config = {"class_name": options.optimizer, "config": {"learning_rate": options.learning_rate}}
     return dmp.DistributedOptimizer(keras.optimizers.get(config))
 

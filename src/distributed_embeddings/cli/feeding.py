@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import tensorflow as tf
-
 from distributed_embeddings.data import Batches
 
 
@@ -25,8 +23,4 @@ def batches_of(
 
 def dataset_of(batches: Batches, epoch: int = 0) -> Any:
     """One epoch as a `tf.data.Dataset`."""
-    options = tf.data.Options()
-    # tf.data's autotuner sleeps for up to a minute between looks, the longer the longer it has run, and the end of an
-    # epoch waits until it wakes. There is nothing to tune: one generator, one prefetch of two.
-    options.autotune.enabled = False
-    return batches.to_tf_dataset(first_epoch=epoch).with_options(options)
+    return batches.to_tf_dataset(first_epoch=epoch)

@@ -41,7 +41,11 @@ def to_tf_dataset(batches: Batches, first_epoch: int, num_epochs: int | None, fi
     if batches.num_batches is not None and num_epochs is not None:
         total = max(0, batches.num_batches * num_epochs - first_batch)
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(total))
-    return dataset.prefetch(2)
+    options = tf.data.Options()
+    # tf.data's autotuner sleeps for up to a minute between looks, the longer the longer it has run, and the end of an
+    # epoch waits until it wakes. There is nothing to tune: one generator, one prefetch of two.
+    options.autotune.enabled = False
+    return dataset.prefetch(2).with_options(options)
 
 
 def _ragged_names(batches: Batches) -> frozenset[str]:

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from distributed_embeddings import comm
-from distributed_embeddings.layers.gradients import is_shard
+from distributed_embeddings.layers.gradients import is_sharded
 
 
 @tf.autograph.experimental.do_not_convert
@@ -17,12 +17,12 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int = 0) -> None:
     """Overwrite variables by those of `root_rank`: keras.Variable or tf.Variable, in one order on all ranks.
     Collective.
 
-    Shards of tables are skipped: each exists on one rank only. Works eagerly and inside `tf.function`.
+    Shards of tables and their slots are skipped: each exists on one rank only. Works eagerly and inside `tf.function`.
     """
     communicator = comm.current()
     if communicator.size == 1:
         return
-    chosen = [v for v in variables if not is_shard(v) and 0 not in tuple(v.shape)]
+    chosen = [v for v in variables if not is_sharded(v) and 0 not in tuple(v.shape)]
     for dtype in sorted({tf.as_dtype(v.dtype) for v in chosen}, key=lambda d: d.name):
         if dtype == tf.string or dtype == tf.resource:
             continue

@@ -18,11 +18,10 @@ from distributed_embeddings.layers.inputs import (
     numpy_to_tensors,
 )
 from distributed_embeddings.layers.symbolic import in_symbolic_trace, placeholder_output, real_variables
-from distributed_embeddings.layers.table_specs import feature_specs, table_specs
+from distributed_embeddings.layers.table_specs import agreed_policy, feature_specs, table_specs
 from distributed_embeddings.layers.tables import TableSet
 from distributed_embeddings.layers.whole_tables import read_whole, write_whole
 from distributed_embeddings.ops.bags import make_bags
-from distributed_embeddings.ops.ids import POLICIES
 from distributed_embeddings.planner import ShardingPlan, TableSpec, make_layout, make_plan
 from distributed_embeddings.sharding import (
     LookupSettings,
@@ -32,6 +31,7 @@ from distributed_embeddings.sharding import (
     sharded_lookup,
 )
 
+_DEFAULT = keras.initializers.RandomUniform(seed=0)
 WIRE_DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -45,8 +45,8 @@ class DistributedEmbedding(keras.layers.Layer):
     `planner.make_plan`. dp_input: True = every rank gives its own samples of all features; False = every rank gives
     the global batch of `local_inputs`, the features whose shards it holds. input_table_map: input i reads table
     input_table_map[i]. feature_names: names of the inputs, for dicts and errors. invalid_ids: "raise", "zero" or
-    "clip". wire_dtype: dtype of vectors and their gradients between workers. row_pooling: "destination" (each id
-    travels once) or
+    "clip"; None as the layers have it, "raise" where they do not say. wire_dtype: dtype of vectors and their
+    gradients between workers. row_pooling: "destination" (each id travels once) or
     "owner". row_layout: "contiguous" or "cyclic"; None as the strategy has it. table_dtype: None as the layers have it.
 
     call(inputs, weights=None): a list (or dict by feature name) of ids [B], [B, h], RaggedTensor or SparseTensor;
@@ -66,7 +66,7 @@ class DistributedEmbedding(keras.layers.Layer):
         input_table_map: Sequence[int] | None = None,
         *,
         feature_names: Sequence[str] | None = None,
-        invalid_ids: str = "raise",
+        invalid_ids: str | None = None,
         wire_dtype: str = "float32",
         row_pooling: str = "destination",
         row_layout: str | None = None,
@@ -75,10 +75,6 @@ class DistributedEmbedding(keras.layers.Layer):
     ) -> None:
         kwargs["autocast"] = False  # weights of ids must not become float16 under mixed precision
         super().__init__(**kwargs)
-        if invalid_ids not in POLICIES:
-            raise ValueError(
-                f"`invalid_ids` must be one of {POLICIES}. Received: invalid_ids={invalid_ids!r}"
-            )
         if wire_dtype not in WIRE_DTYPES:
             raise ValueError(
                 f"`wire_dtype` must be one of {WIRE_DTYPES}. Received: wire_dtype={wire_dtype!r}"
@@ -88,12 +84,12 @@ class DistributedEmbedding(keras.layers.Layer):
         self._convert_input_args = False
         self._allow_non_tensor_positional_args = True
         self.dp_input = dp_input
-        self.invalid_ids = invalid_ids
         self.wire_dtype = wire_dtype
         _release(embeddings)
         embeddings = list(embeddings)
         specs = table_specs(embeddings, table_dtype)
         features = feature_specs(specs, input_table_map, feature_names)
+        self.invalid_ids = agreed_policy(embeddings, invalid_ids)
         self._options = {
             "column_slice_threshold": column_slice_threshold,
             "row_slice_threshold": row_slice_threshold,
@@ -109,7 +105,11 @@ class DistributedEmbedding(keras.layers.Layer):
         self._comm = comm.current()
         self.plan = self._make_plan(specs, features)
         self._layout = make_layout(self.plan) if dp_input else owner_pooled_layout(self.plan)
-        self._seeds = [_seed_of(e) for e in embeddings]
+        # The very initializers, not copies from their configs: a copy without a seed draws one from Python's random
+        # state, and the draws that follow would depend on the plan.
+        self._initializers = [getattr(e, "embeddings_initializer", None) or _DEFAULT for e in embeddings]
+        combiners = {t.name: t.combiner for t in self.plan.tables}
+        self._has_combiner = {f.name: combiners[f.table] is not None for f in self.plan.features}
         self._tables: TableSet | None = None
         self._inner_shapes: list[tuple[int, ...] | None] = []
 
@@ -149,8 +149,9 @@ class DistributedEmbedding(keras.layers.Layer):
         if self._tables is not None:
             return
         with real_variables():
+            seeds = [initializer_seed(i) for i in self._initializers]
             # Attributes of a layer that hold variables are tracked by Keras: model.trainable_variables sees them.
-            self._tables = TableSet(self.plan, self._comm, self._embedding_configs, self._seeds, self.name)
+            self._tables = TableSet(self.plan, self._comm, self._initializers, seeds, self.name)
             self._table_variables = list(self._tables.variables)
             if self._tables.anchor is not None:
                 self._exchange_anchor = self._tables.anchor
@@ -160,10 +161,6 @@ class DistributedEmbedding(keras.layers.Layer):
                 trainable=False,
                 name="invalid_ids",
             )
-            if not self.dp_input and self._comm.size > 1 and inputs_shape is not None:
-                self._inner_shapes = agree_inner_shapes(
-                    self._comm, self.plan, self.local_inputs, inputs_shape
-                )
         self.built = True
 
     def __call__(self, inputs: Any, weights: Any = None, **kwargs: Any) -> Any:
@@ -174,9 +171,13 @@ class DistributedEmbedding(keras.layers.Layer):
     def call(self, inputs: Any, weights: Any = None) -> Any:
         names = self.local_inputs
         ids, per_id = align(inputs, weights, names)
+        self._agree_inner_shapes(ids)
         if in_symbolic_trace():
             return self._like(inputs, self._placeholders(dict(zip(names, ids, strict=True))))
-        bags = [make_bags(x, w, feature=n) for x, w, n in zip(ids, per_id, names, strict=True)]
+        bags = [
+            make_bags(x, w, feature=n, pooled=self._has_combiner[n])
+            for x, w, n in zip(ids, per_id, names, strict=True)
+        ]
         settings = LookupSettings(self.invalid_ids, tf.as_dtype(self.wire_dtype))
         count = None if self.invalid_ids == "raise" else self._count_invalid
         tables = self._tables.for_lookup()
@@ -189,6 +190,14 @@ class DistributedEmbedding(keras.layers.Layer):
             shapes = [s or () for s in self._inner_shapes]
             outputs = model_parallel_lookup(self._comm, self._layout, tables, given, shapes, settings, count)
         return self._like(inputs, [tf.cast(o, self.compute_dtype) for o in outputs])
+
+    def _agree_inner_shapes(self, ids: Sequence[Any]) -> None:
+        """Model-parallel input, first call: every rank learns the shapes of the features it is not given."""
+        if self.dp_input or self._comm.size == 1 or self._inner_shapes:
+            return
+        with real_variables():
+            shapes = [tuple(x.shape) for x in ids]
+            self._inner_shapes = agree_inner_shapes(self._comm, self.plan, self.local_inputs, shapes)
 
     def _like(self, inputs: Any, outputs: list[Any]) -> Any:
         """A dict for a dict, a list for a list."""
@@ -297,12 +306,10 @@ class DistributedEmbedding(keras.layers.Layer):
         config = dict(config)
         config["embeddings"] = [keras.saving.deserialize_keras_object(e) for e in config["embeddings"]]
         if str(config["strategy"]).lstrip().startswith("{"):
-            config["strategy"] = ShardingPlan.from_json(config["strategy"])
+            plan = ShardingPlan.from_json(config["strategy"])
+            # A file must load on any number of workers: a plan for another number gives way.
+            config["strategy"] = plan if plan.world_size == comm.size() else "auto"
         return cls(**config)
-
-
-def _seed_of(layer: Any) -> int:
-    return initializer_seed(getattr(layer, "embeddings_initializer", None))
 
 
 def _release(embeddings: Sequence[Any]) -> None:

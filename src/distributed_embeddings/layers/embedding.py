@@ -35,7 +35,7 @@ def embedding_lookup(
     variable = params.value if isinstance(params, keras.Variable) else params
     table = params.shard.table if isinstance(params, TableVariable) else variable.name.removesuffix(":0")
     feature = CheckedFeature(name, table, variable.shape[0])
-    given = make_bags(ids, weights, feature=name)
+    given = make_bags(ids, weights, feature=name, pooled=combiner is not None)
     checks = []
     if invalid_ids == "raise":
         bad, (bags,) = check_and_clip([given], [feature])

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from distributed_embeddings import comm
 from distributed_embeddings.comm import Communicator
-from distributed_embeddings.layers.table_variable import TableVariable
+from distributed_embeddings.layers.table_variable import note_reduction
 from distributed_embeddings.ops.rows import sum_duplicates
 from distributed_embeddings.sharding import batch_weight_variable
 
@@ -28,9 +28,10 @@ def reduce_gradients(gradients: Sequence[Gradient], variables: Sequence[Any]) ->
     todo = [i for i, g in enumerate(gradients) if g is not None and not hasattr(_carrier(g), _MARK)]
     dense = [i for i in todo if not isinstance(gradients[i], tf.IndexedSlices)]
     sparse = [i for i in todo if isinstance(gradients[i], tf.IndexedSlices)]
-    shards = [i for i in sparse if is_shard(variables[i])]
-    replicas = [i for i in sparse if not is_shard(variables[i])]
+    shards = [i for i in sparse if is_sharded(variables[i])]
+    replicas = [i for i in sparse if not is_sharded(variables[i])]
     communicator = comm.current()
+    note_reduction()
     if communicator.size > 1:
         dense = [i for i in dense if not _is_empty(gradients[i])]
         _put(result, dense, _mean_dense(communicator, [gradients[i] for i in dense]))
@@ -42,10 +43,10 @@ def reduce_gradients(gradients: Sequence[Gradient], variables: Sequence[Any]) ->
     return result
 
 
-def is_shard(variable: Any) -> bool:
-    """Whether a variable is a block of a table that other ranks do not have (a whole table of one worker is one
-    too)."""
-    return isinstance(variable, TableVariable) and not variable.replicated
+def is_sharded(variable: Any) -> bool:
+    """Whether a variable is a block of a table, or of its optimizer's slots, that other ranks do not have. (A whole
+    table of a single worker is one too.)"""
+    return bool(getattr(variable, "sharded", False))
 
 
 def _mean_dense(communicator: Communicator, gradients: list[tf.Tensor]) -> list[tf.Tensor]:

@@ -62,13 +62,12 @@ def numpy_to_tensors(values: Any) -> Any:
 
 
 def agree_inner_shapes(
-    comm: Communicator, plan: ShardingPlan, names: Sequence[str], input_shape: Any
+    comm: Communicator, plan: ShardingPlan, names: Sequence[str], shapes: Sequence[tuple[int | None, ...]]
 ) -> list[tuple[int, ...] | None]:
     """Model-parallel input: the inner shape of every feature, told by the ranks that are given it. Eager, collective.
 
     Raises ValueError on every rank for a feature without combiner whose inner shape is not static.
     """
-    shapes, _ = align(_as_entries(input_shape), None, names)
     mine = json.dumps({n: list(s)[1:] for n, s in zip(names, shapes, strict=True)})
     data, sizes = comm.all_gather(tf.io.decode_raw(tf.constant(mine), tf.uint8), phase="input shapes")
     raw, start, known = data.numpy().tobytes(), 0, {}
@@ -105,10 +104,3 @@ def check_inner_shapes(
                 f"feature '{feature.name}' must keep the inner shape of the first call, {agreed[index]}. "
                 f"Received: shape={tuple(value.shape)}"
             )
-
-
-def _as_entries(input_shape: Any) -> Any:
-    """A single shape is a tuple of numbers: one entry, not a list of entries."""
-    if isinstance(input_shape, tuple) and all(d is None or isinstance(d, int) for d in input_shape):
-        return [input_shape]
-    return input_shape

@@ -11,15 +11,16 @@ import tensorflow as tf
 from distributed_embeddings import comm
 from distributed_embeddings.layers.gradients import reduce_gradients
 from distributed_embeddings.layers.routing import RoutedOptimizer
+from distributed_embeddings.optimizers import RowwiseAdagrad
 
 
 @keras.saving.register_keras_serializable("distributed_embeddings")
 class DistributedOptimizer(keras.optimizers.LossScaleOptimizer):
     """Averages dense gradients over the workers and updates tables by the row rule of the wrapped optimizer.
 
-    optimizer: a Keras optimizer or its name ("adagrad"): SGD, Adagrad, RowwiseAdagrad, Adam, AdamW, RMSprop, Ftrl, or a
-    LossScaleOptimizer around one. Under the global policy "mixed_float16" the loss is scaled as Keras would.
-    Raises ValueError for an optimizer without a row rule.
+    optimizer: a Keras optimizer or its name ("adagrad", "rowwise_adagrad"): SGD, Adagrad, RowwiseAdagrad, Adam,
+    AdamW, RMSprop, Ftrl, or a LossScaleOptimizer around one. Under the global policy "mixed_float16" the loss is
+    scaled as Keras would. Raises ValueError for an optimizer without a row rule.
 
     It is a LossScaleOptimizer so that `compile` puts none around it: Keras's own would decide on each worker alone
     whether a step is skipped, and the workers' exchanges would no longer match. Here they decide together.
@@ -28,7 +29,7 @@ class DistributedOptimizer(keras.optimizers.LossScaleOptimizer):
     def __init__(
         self, optimizer: Any, scale_loss: bool | None = None, name: str | None = None, **kwargs: Any
     ) -> None:
-        optimizer = keras.optimizers.get(optimizer)
+        optimizer = RowwiseAdagrad() if optimizer == "rowwise_adagrad" else keras.optimizers.get(optimizer)
         scaling: dict[str, Any] = {}
         if type(optimizer) is keras.optimizers.LossScaleOptimizer:
             scaling = {

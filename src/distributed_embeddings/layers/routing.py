@@ -51,6 +51,8 @@ class RoutedOptimizer(keras.optimizers.Optimizer):
         if isinstance(variable, TableVariable):
             self._tables.append(variable)
             slots = self.rule.create_slots(tuple(variable.shape), variable.name)
+            for slot in slots.values():
+                slot.sharded = variable.sharded
             self._slots[id(variable)] = slots
             self._table_slots = [*getattr(self, "_table_slots", []), *slots.values()]
 

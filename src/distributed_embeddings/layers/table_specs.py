@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 
+from distributed_embeddings.ops.ids import POLICIES
 from distributed_embeddings.planner import FeatureSpec, TableSpec
 
 
@@ -64,6 +65,20 @@ def _check(layer: Any) -> None:
             f"embedding layer '{layer.name}' must not have mask_zero. Received: mask_zero=True. "
             "Use ragged inputs with a combiner, or compute the mask from the ids."
         )
+
+
+def agreed_policy(layers: Sequence[Any], invalid_ids: str | None) -> str:
+    """The policy for invalid ids: the argument, else the one the layers share. Raises ValueError where they differ."""
+    if invalid_ids is None:
+        policies = sorted({getattr(layer, "invalid_ids", "raise") for layer in layers})
+        if len(policies) > 1:
+            raise ValueError(
+                f"`invalid_ids` must be given where the embedding layers differ in it. Received: {policies}"
+            )
+        invalid_ids = policies[0]
+    if invalid_ids not in POLICIES:
+        raise ValueError(f"`invalid_ids` must be one of {POLICIES}. Received: invalid_ids={invalid_ids!r}")
+    return invalid_ids
 
 
 def feature_specs(

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from distributed_embeddings import comm
 from distributed_embeddings.ops.blocks import write_block
 from distributed_embeddings.ops.initial_values import row_blocks
 from distributed_embeddings.planner import Shard, ShardingPlan
@@ -36,6 +37,8 @@ class TableVariable(keras.Variable):
     ) -> None:
         self.shard = shard
         self.plan = plan
+        # Whether other ranks do not have these values: what `sharded` variables hold is never averaged or broadcast.
+        self.sharded = not replicated
         self.replicated = replicated
         self._warned = False
         # autocast=False: `.value` is then the tf.Variable itself; a cast under mixed precision would read the table.
@@ -54,6 +57,7 @@ class TableVariable(keras.Variable):
     @property
     def overwrite_with_gradient(self) -> bool:
         """False. Keras's optimizers, and nothing else, ask this of a variable: so it is where their use is noticed."""
+        _require_reduction()
         if not self._warned and self.shape[0] * self.shape[1] >= LARGE_TABLE_ELEMENTS:
             self._warned = True
             warnings.warn(
@@ -76,3 +80,22 @@ class ExchangeAnchor(keras.Variable):
     def __init__(self, plan: ShardingPlan) -> None:
         self.plan = plan
         super().__init__(np.zeros([0], np.float32), trainable=True, autocast=False, name="exchange_anchor")
+
+
+_reduced = False
+
+
+def note_reduction() -> None:
+    """Remember that gradients were averaged over the workers in this process."""
+    global _reduced
+    _reduced = True
+
+
+def _require_reduction() -> None:
+    """A Keras optimizer that is handed each worker's own gradients would let the dense weights drift apart,
+    silently."""
+    if not _reduced and comm.size() > 1:
+        raise ValueError(
+            "the gradients must be averaged over the workers before a Keras optimizer applies them. In `compile`, pass "
+            "dmp.DistributedOptimizer(optimizer); in a loop of your own, take them from dmp.DistributedGradientTape."
+        )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from distributed_embeddings import __version__
@@ -19,15 +18,15 @@ from distributed_embeddings.sharding import Tables, batch_weight_variable, requi
 class TableSet:
     """Creates and holds what this rank has of the plan's tables.
 
-    seeds: one a table; rank 0's are used everywhere, so that shards of one table come from one random table.
-    Raises ValueError on every rank when ranks differ in plan, version or dtype.
+    initializers: one a table, Keras's. seeds: one a table; rank 0's are used everywhere, so that shards of one table
+    come from one random table. Raises ValueError on every rank when ranks differ in plan, version or dtype.
     """
 
     def __init__(
         self,
         plan: ShardingPlan,
         communicator: Communicator,
-        embedding_configs: Sequence[Any],
+        initializers: Sequence[Any],
         seeds: Sequence[int],
         layer_name: str,
     ) -> None:
@@ -39,19 +38,19 @@ class TableSet:
             seeds = communicator.broadcast(tf.constant(seeds, tf.int64), 0, phase="seeds").numpy().tolist()
         batch_weight_variable()
         self._variables: dict[Shard, TableVariable] = {}
-        for table, config, seed in zip(plan.tables, embedding_configs, seeds, strict=True):
-            self._create(table, config, seed, communicator)
+        for table, initializer, seed in zip(plan.tables, initializers, seeds, strict=True):
+            self._create(table, initializer, seed, communicator)
         self.anchor = None
-        if communicator.size > 1:
+        if communicator.size > 1 and any(
+            p.sharding is not ShardingType.DATA_PARALLEL for p in plan.placements
+        ):
             self.anchor = ExchangeAnchor(plan)
 
-    def _create(self, table: TableSpec, config: Any, seed: int, communicator: Communicator) -> None:
+    def _create(self, table: TableSpec, initializer: Any, seed: int, communicator: Communicator) -> None:
         placement = self.plan.placement(table.name)
         mine = [s for s in placement.shards if s.rank == communicator.rank]
         if not mine:
             return
-        layer = keras.saving.deserialize_keras_object(config)
-        initializer = getattr(layer, "embeddings_initializer", None) or keras.initializers.get("uniform")
         shape = (table.vocabulary_size, table.embedding_dim)
         values = make_block_initializer(initializer, table.name, shape, seed)
         # With one worker a table is whole and here, like a replica.

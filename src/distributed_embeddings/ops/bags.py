@@ -58,11 +58,12 @@ class Bags:
         )
 
 
-def make_bags(ids: Any, weights: Any = None, *, feature: str) -> Bags:
+def make_bags(ids: Any, weights: Any = None, *, feature: str, pooled: bool = False) -> Bags:
     """Bring an input to `Bags`.
 
     ids: [B], [B, h], RaggedTensor [B, None], SparseTensor [B, h] or NumPy, of an integer dtype. weights: same kind and
-    shape, or None. Raises ValueError naming the feature.
+    shape, or None. pooled: the table has a combiner, so dense ids have one axis of bags at most.
+    Raises ValueError naming the feature.
     """
     ids = _as_tensor(ids, feature)
     if ids.dtype not in _ID_DTYPES:
@@ -74,9 +75,14 @@ def make_bags(ids: Any, weights: Any = None, *, feature: str) -> Bags:
         weights = _as_tensor(weights, feature)
         _check_same_kind(ids, weights, feature)
     if isinstance(ids, tf.SparseTensor):
-        ids, weights = _sparse_to_ragged(ids, weights)
+        ids, weights = _sparse_to_ragged(ids, weights, feature)
     if isinstance(ids, tf.RaggedTensor):
         return _ragged_bags(ids, weights, feature)
+    if pooled and ids.shape.rank is not None and ids.shape.rank > 2:
+        raise ValueError(
+            f"dense ids of feature '{feature}', whose table has a combiner, must have shape [B] or [B, h]. "
+            f"Received: shape={ids.shape}"
+        )
     return _dense_bags(ids, weights, feature)
 
 
@@ -173,7 +179,7 @@ def _check_same_kind(ids: Any, weights: Any, feature: str) -> None:
         )
 
 
-def _sparse_to_ragged(ids: tf.SparseTensor, weights: tf.SparseTensor | None) -> tuple[Any, Any]:
+def _sparse_to_ragged(ids: tf.SparseTensor, weights: tf.SparseTensor | None, feature: str) -> tuple[Any, Any]:
     """Rows in order, whatever the order of the entries; trailing empty rows kept (embedding_lookup_sparse drops
     them)."""
     ids = tf.sparse.reorder(ids)
@@ -182,6 +188,11 @@ def _sparse_to_ragged(ids: tf.SparseTensor, weights: tf.SparseTensor | None) -> 
     if weights is None:
         return ragged, None
     weights = tf.sparse.reorder(weights)
+    check = tf.debugging.assert_equal(
+        ids.indices, weights.indices, f"weights of feature '{feature}' must be where its ids are"
+    )
+    with tf.control_dependencies([check] if check is not None else []):
+        weights = tf.SparseTensor(weights.indices, tf.identity(weights.values), weights.dense_shape)
     return ragged, tf.RaggedTensor.from_row_splits(weights.values, _row_splits(weights), validate=False)
 
 
@@ -201,7 +212,8 @@ def _ragged_bags(ids: tf.RaggedTensor, weights: tf.RaggedTensor | None, feature:
     if weights is not None:
         weight_lengths = tf.cast(weights.row_lengths(), tf.int64)
         message = f"weights of feature '{feature}' must have the row lengths of its ids"
-        with tf.control_dependencies([tf.debugging.assert_equal(lengths, weight_lengths, message)]):
+        check = tf.debugging.assert_equal(lengths, weight_lengths, message)
+        with tf.control_dependencies([check] if check is not None else []):
             flat_weights = tf.cast(tf.identity(weights.flat_values), tf.float32)
 
     def like_ids(vectors: tf.Tensor) -> tf.RaggedTensor:

@@ -111,6 +111,8 @@ def exchange_ids(
     comm: Communicator, layout: Layout, requests: Mapping[Lane, Request], announced: Announced
 ) -> dict[Lane, Received]:
     """Send the rows (and weights) of every lane to its owner; returns what this rank's lanes got."""
+    if not layout.lanes:
+        return {}
     lanes = layout.lanes_of(comm.rank)
     rows = _to_owners(comm, layout, {k: r.rows for k, r in requests.items()}, tf.int64, "ids")
     pieces = _by_lane(rows, announced.counts, len(lanes))
@@ -160,7 +162,7 @@ def exchange_vectors(
     layout: Layout,
     replies: Mapping[Lane, tuple[tf.Tensor, tf.Tensor]],
     expected: Mapping[Lane, tf.Tensor],
-    anchor: tf.Tensor,
+    anchor: tf.Variable | None,
     *,
     wire_dtype: tf.DType,
     gradient_scale: tf.Tensor,
@@ -172,9 +174,11 @@ def exchange_vectors(
     also where no table lives (a tape records only what depends on something it watches). gradient_scale multiplies the
     vectors' gradients before they are sent.
     """
+    if not layout.lanes:  # all tables are data-parallel
+        return {}
     mine = layout.lanes_of(comm.rank)
     by_lane = [tf.split(replies[lane][0], replies[lane][1], num=comm.size) for lane in mine]
-    parts, sizes = [anchor], []
+    parts, sizes = [tf.convert_to_tensor(anchor)], []
     for source in range(comm.size):
         out = [tf.reshape(pieces[source], [-1]) for pieces in by_lane]
         parts += out
@@ -184,8 +188,6 @@ def exchange_vectors(
     )
     widths = [len(lane.shard.columns) for lane in layout.lanes]
     elements = [expected[lane] * width for lane, width in zip(layout.lanes, widths, strict=True)]
-    if not elements:
-        return {}
     vectors = tf.split(flat, tf.stack(elements), num=len(elements))
     return {
         lane: tf.reshape(v, [-1, width]) for lane, v, width in zip(layout.lanes, vectors, widths, strict=True)

@@ -53,9 +53,9 @@ def local_features(layout: Layout, rank: int) -> tuple[int, ...]:
 
 
 def part_of_batch(batch_size: tf.Tensor, size: int) -> tf.Tensor:
-    """Samples a rank, int64 [size]: contiguous parts that differ by one at most."""
-    ranks = tf.range(size, dtype=tf.int64)
-    return batch_size // size + tf.cast(ranks < batch_size % size, tf.int64)
+    """Samples a rank, int64 [size]: rank r has [r·B/size, (r+1)·B/size), as the readers of `data` deal a batch."""
+    cuts = tf.range(size + 1, dtype=tf.int64) * batch_size // size
+    return cuts[1:] - cuts[:-1]
 
 
 def model_parallel_lookup(
@@ -130,7 +130,7 @@ class _Answer:
             self.layout,
             replies,
             {lane: mine * self._per_sample(lane) for lane in self.layout.lanes},
-            tf.convert_to_tensor(self.tables.anchor),
+            self.tables.anchor,
             wire_dtype=settings.wire_dtype,
             gradient_scale=weight / self.comm.size,
         )

@@ -147,7 +147,7 @@ def _exchanged(
             layout,
             replies,
             {lane: r.num_replies for lane, r in requests.items()},
-            tf.convert_to_tensor(tables.anchor),
+            tables.anchor,
             wire_dtype=settings.wire_dtype,
             gradient_scale=weight / comm.size,
         )
