@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributed_embeddings.cli.metrics import auc, binary_metrics, log_loss, normalised_entropy
+from distributed_embeddings.cli.metrics import (
+    NotFiniteError,
+    auc,
+    binary_metrics,
+    log_loss,
+    normalised_entropy,
+)
 
 # Few different scores, so that ties are common.
 SAMPLES = st.lists(st.tuples(st.integers(0, 1), st.integers(-3, 3)), min_size=1, max_size=30)
@@ -57,6 +63,12 @@ def test_base_rate_predictor_has_entropy_one():
 def test_nan_score_is_an_error():
     with pytest.raises(ValueError, match="1 NaN of 2"):
         auc(np.array([1.0, 0.0]), np.array([np.nan, 0.0]))
+
+
+@pytest.mark.parametrize("bad", [np.nan, -np.inf])
+def test_predictions_of_a_diverged_model_are_an_error(bad):
+    with pytest.raises(NotFiniteError, match="must be finite. Received: 1 of 2 are NaN or infinite"):
+        binary_metrics(np.array([1.0, 0.0]), np.array([bad, 0.0], np.float32))
 
 
 def test_no_sample():

@@ -197,7 +197,7 @@ def test_empty_blank_and_marked_files(tmp_path):
         (tmp_path / name).write_bytes(content)
     assert CriteoTsv([tmp_path / "empty", tmp_path / "blank"]).load().num_rows == 0
     assert CriteoTsv(tmp_path / "bom").load().num_rows == 1
-    with pytest.raises(ValueError, match=r"at least one batch"):
+    with pytest.raises(ValueError, match=r"at least one row an epoch\. Received: fewer in epoch 0"):
         next(Batches(CriteoTsv(tmp_path / "empty"), 4).epochs(0, 1))
 
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+from .checks import require_positive
 from .options import EvaluateOptions, TrainOptions
 from .presets import resolve
 from .run_dir import read_config, write_json
@@ -14,6 +15,7 @@ from .workers import in_job, relaunch, require_size
 
 def run_evaluate(options: EvaluateOptions, argv: Sequence[str]) -> int:
     """Run the command; `argv` are its arguments, for workers started here. Returns the exit status."""
+    require_positive(workers=options.workers)
     trained = resolve(read_config(options.run))
     weights = options.weights or trained.save
     if weights is None:

@@ -27,7 +27,7 @@ def run(argv: Sequence[str]) -> int:
     options = parse(own)
     try:
         return _command(options, own[1:], program)
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, FileNotFoundError, FloatingPointError) as error:
         from distributed_embeddings import comm
 
         comm.fail(error)  # one of several workers: says its rank and ends the job

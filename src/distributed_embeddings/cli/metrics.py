@@ -10,6 +10,10 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 
+class NotFiniteError(ValueError):
+    """A model's predictions hold NaN or infinities."""
+
+
 def auc(labels: Array, scores: Array) -> float:
     """Area under the ROC curve: the share of (click, non-click) pairs in the right order, ties half; NaN without pairs.
 
@@ -46,7 +50,15 @@ def normalised_entropy(labels: Array, logits: Array) -> float:
 
 
 def binary_metrics(labels: Array, logits: Array) -> dict[str, float]:
-    """auc, log_loss, base_rate, normalised_entropy and samples of labels [N] and logits [N]."""
+    """auc, log_loss, base_rate, normalised_entropy and samples of labels [N] and logits [N].
+
+    Raises NotFiniteError.
+    """
+    bad = int(np.count_nonzero(~np.isfinite(logits)))
+    if bad:
+        raise NotFiniteError(
+            f"the model's predictions must be finite. Received: {bad} of {len(logits)} are NaN or infinite"
+        )
     labels = np.asarray(labels, np.float64)
     return {
         "auc": auc(labels, logits),

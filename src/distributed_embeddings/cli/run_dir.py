@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import math
 import time
@@ -11,11 +13,16 @@ from typing import Any
 from .options import TrainOptions, to_dict, train_options
 
 
-def default_run_dir(kind: str) -> Path:
-    """runs/<format>-<local time>, with a number where that exists."""
+def create_run_dir(kind: str) -> Path:
+    """A new directory runs/<format>-<local time>, with a number where that exists; nobody else's."""
     base = Path("runs") / f"{kind}-{time.strftime('%Y%m%d-%H%M%S')}"
-    candidates = [base, *(base.with_name(f"{base.name}-{i}") for i in range(2, 1000))]
-    return next(path for path in candidates if not path.exists())
+    for number in itertools.count(1):
+        path = base if number == 1 else base.with_name(f"{base.name}-{number}")
+        # Asking first and making it later would give two runs of one second the same directory.
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(parents=True, exist_ok=False)
+            break
+    return path
 
 
 def write_json(path: Path, value: Any) -> None:

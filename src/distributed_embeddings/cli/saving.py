@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -25,4 +27,11 @@ def load(model: Any, path: Path) -> None:
     check_path(path)
     if not path.is_file():
         raise FileNotFoundError(f"the saved model {path} must exist. Train with --save, or give --weights.")
-    model.load_weights(path)
+    try:
+        model.load_weights(path)
+    # What zipfile, h5py and Keras raise for a damaged file or another model's; none of them says which file.
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, OSError, ValueError) as error:
+        raise ValueError(
+            f"the saved model {path} must be a whole file written by `demb train --save` for this run. "
+            f"Received: {type(error).__name__}: {error}"
+        ) from error

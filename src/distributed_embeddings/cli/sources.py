@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,14 +35,17 @@ class Sources:
 
 
 def open_sources(options: DataOptions, seed: int) -> Sources:
-    """Open what the options name. Raises FileNotFoundError, ValueError naming option or file and line."""
+    """Open what the options name; both sources have a row.
+
+    Raises FileNotFoundError, ValueError naming option or file and line.
+    """
     return _OPEN[options.format](options, seed)
 
 
 def open_evaluation(options: DataOptions, data: str | None, seed: int) -> tuple[Any, float | None]:
     """(source, best possible AUC or None): `data` read as the run read its own, by default its validation data."""
     if data is not None and options.format == "criteo":
-        return _criteo_source(options, data), None
+        return _criteo_source(options, data, "data"), None
     if data is not None and options.format != "libfm":
         raise ValueError(
             f"`--data` must not be given for a run on {options.format}: its validation rows are evaluated. "
@@ -55,13 +59,17 @@ def open_evaluation(options: DataOptions, data: str | None, seed: int) -> tuple[
 
 
 def _criteo(options: DataOptions, seed: int) -> Sources:
-    valid = None if options.valid is None else _criteo_source(options, options.valid)
-    return Sources(_criteo_source(options, options.data), valid)
+    valid = None if options.valid is None else _criteo_source(options, options.valid, "valid")
+    return Sources(_criteo_source(options, options.data, "data"), valid)
 
 
-def _criteo_source(options: DataOptions, paths: str) -> Any:
+def _criteo_source(options: DataOptions, paths: str, option: str) -> Any:
     reader = CriteoTsv(paths, buckets=options.buckets, strict=options.strict, bad_rows=options.bad_rows)
-    return reader if options.stream else reader.load()
+    source = reader if options.stream else reader.load()
+    # Of a stream no more is read here than it takes to see a row.
+    has_row = any(map(len, reader.blocks())) if options.stream else source.num_rows > 0
+    _require(has_row, option, reader.paths)
+    return source
 
 
 def _synthetic(options: DataOptions, seed: int) -> Sources:
@@ -74,13 +82,16 @@ def _libfm(options: DataOptions, seed: int) -> Sources:
     paths = [_one_file(options.data, "data")]
     if options.valid is not None:
         paths.append(_one_file(options.valid, "valid"))
+    for path, option in zip(paths, ("data", "valid"), strict=False):
+        with path.open("rb") as file:
+            _require(any(map(bytes.strip, file)), option, [path])
     tables = load_libfm(*paths)
     return Sources(tables[0], tables[1] if len(tables) > 1 else None)
 
 
 def _movielens(options: DataOptions, seed: int) -> Sources:
     _require_no_valid(options)
-    return Sources(*load_movielens(options.data, test_fraction=_VALID_FRACTION, seed=seed))
+    return _held_out(options, *load_movielens(options.data, test_fraction=_VALID_FRACTION, seed=seed))
 
 
 def _weighted(options: DataOptions, seed: int) -> Sources:
@@ -90,10 +101,25 @@ def _weighted(options: DataOptions, seed: int) -> Sources:
     pairs = np.random.Generator(np.random.Philox(seed)).permutation(table.num_rows // 2)
     count = round(_VALID_FRACTION * len(pairs))
     rows = [np.sort(np.concatenate([2 * half, 2 * half + 1])) for half in (pairs[count:], pairs[:count])]
-    return Sources(TableSlice(table, rows[0]), TableSlice(table, rows[1]))
+    return _held_out(options, TableSlice(table, rows[0]), TableSlice(table, rows[1]))
 
 
-def _one_file(pattern: str, option: str) -> Any:
+def _held_out(options: DataOptions, train: Any, valid: Any) -> Sources:
+    if not train.num_rows or not valid.num_rows:
+        raise ValueError(
+            "`--data` must have rows enough to train on and to hold a tenth of them out. "
+            f"Received: {train.num_rows + valid.num_rows} rows in {options.data}"
+        )
+    return Sources(train, valid)
+
+
+def _require(has_row: bool, option: str, paths: Sequence[Path]) -> None:
+    if not has_row:
+        named = ", ".join(map(str, paths))
+        raise ValueError(f"`--{option}` must have at least one row. Received: none in {named}")
+
+
+def _one_file(pattern: str, option: str) -> Path:
     paths = expand_paths(pattern)
     if len(paths) != 1:
         raise ValueError(

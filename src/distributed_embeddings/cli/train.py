@@ -6,9 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from .checks import require_positive
 from .options import TrainOptions, to_dict
 from .presets import resolve
-from .run_dir import config_text, default_run_dir, write_json
+from .run_dir import config_text, create_run_dir, write_json
 from .saving import check_path, save
 from .workers import in_job, relaunch, require_size
 
@@ -19,15 +20,14 @@ if TYPE_CHECKING:
 def run_train(options: TrainOptions, argv: Sequence[str]) -> int:
     """Run the command; `argv` are its arguments, for workers started here. Returns the exit status."""
     options = resolve(options)
+    require_positive(workers=options.workers, batch_size=options.batch_size, epochs=options.epochs)
     if options.print_config:
         print(config_text(options))
         return 0
     if options.save is not None:
         check_path(options.save)
     if not in_job() and (options.workers or 1) > 1:
-        # Each worker would name the run by its own clock.
-        named = [] if options.run_dir else ["--run-dir", str(default_run_dir(options.inputs.format))]
-        return relaunch("train", [*argv, *named], options.workers, options.backend)
+        return relaunch("train", argv, options.workers, options.backend)
     return _train(options)
 
 
@@ -41,18 +41,17 @@ def _train(options: TrainOptions) -> int:
 
     communicator = comm.init()
     require_size(communicator, options.workers)
-    options = dataclasses.replace(
-        options,
-        workers=communicator.size,
-        run_dir=options.run_dir or default_run_dir(options.inputs.format),
-    )
+    options = dataclasses.replace(options, workers=communicator.size)
     reporter = Reporter.of_rank(communicator.rank, communicator.size)
     sources = open_sources(options.inputs, options.seed)
     trainer = Trainer(options, sources, communicator, reporter)
     plan = trainer.model.embeddings.plan
     reporter.say(f"{plan}\n")
-    if communicator.rank == 0:
-        write_json(options.run_dir / "config.json", to_dict(options))
+    run_dir = None
+    if communicator.rank == 0:  # the only one that writes, and so the one that names the run
+        run_dir = options.run_dir or create_run_dir(options.inputs.format)
+        options = dataclasses.replace(options, run_dir=run_dir)
+        write_json(run_dir / "config.json", to_dict(options))
 
     def on_best(model: Any) -> None:
         if options.save is not None:
@@ -75,11 +74,11 @@ def _train(options: TrainOptions) -> int:
         "workers",
     )
     reporter.say(table_line({k: result[k] for k in shown if k in result}))
-    if communicator.rank == 0:
-        write_json(options.run_dir / "result.json", result)
+    if run_dir is not None:
+        write_json(run_dir / "result.json", result)
         if options.json is not None:
             write_json(options.json, result)
-    reporter.say(f"config and result: {options.run_dir}")
+    reporter.say(f"config and result: {run_dir}")
     return 0
 
 

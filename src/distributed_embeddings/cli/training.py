@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ import tensorflow as tf
 
 from .build import build_model, build_optimizer
 from .feeding import batches_of, dataset_of
+from .metrics import NotFiniteError
 from .options import TrainOptions
 from .progress import Reporter, table_line
 from .sources import Sources
@@ -49,7 +51,7 @@ class Trainer:
         # Made before the step is traced: every rank makes its slots at the same place.
         self.optimizer.build(self.model.trainable_variables)
         self._train = batches_of(
-            sources.train, options.batch_size or 1, communicator, seed=options.seed, shuffle=True
+            sources.train, options.batch_size, communicator, seed=options.seed, shuffle=True
         )
         self._valid: Any = None
         if sources.valid is not None:
@@ -58,13 +60,19 @@ class Trainer:
         self._predict: Any = None
 
     def run(self, on_best: Callable[[Any], None]) -> History:
-        """All epochs; `on_best(model)` is called on every rank after each epoch that is the best so far. Collective."""
+        """All epochs; `on_best(model)` is called on every rank after each epoch that is the best so far. Collective.
+
+        Raises FloatingPointError on every rank when training diverges: a loss or a prediction is no number.
+        """
         history = History()
-        for epoch in range(self._options.epochs or 0):
+        for epoch in range(self._options.epochs):
             entry: dict[str, Any] = {"epoch": epoch + 1}
             entry |= self._train_epoch(epoch, history)
             if self._valid is not None:
-                entry |= self.validate()
+                try:
+                    entry |= self.validate()
+                except NotFiniteError as error:
+                    raise self._diverged(epoch, history.steps, "predictions are NaN or infinite") from error
             history.epochs.append(entry)
             shown = {k: v for k, v in entry.items() if k not in ("epoch", "samples", "base_rate")}
             self._reporter.say(f"epoch {epoch + 1}/{self._options.epochs}  {table_line(shown)}")
@@ -92,15 +100,28 @@ class Trainer:
                 pending += self._step(features, labels)
                 steps += 1
                 if steps % _LOSS_STEPS == 0:
-                    loss = total.add(pending)
+                    loss = self._finite(total.add(pending), epoch, history.steps + steps)
                     pending = tf.zeros([2], tf.float64)
                     progress.update(steps, total.samples, loss)
-        total.add(pending)
+        self._finite(total.add(pending), epoch, history.steps + steps)
         seconds = time.monotonic() - start
         history.steps += steps
         history.samples += total.samples
         history.seconds += seconds
         return {"train_loss": total.mean, "samples_per_second": total.samples / max(seconds, 1e-9)}
+
+    def _finite(self, loss: float, epoch: int, steps: int) -> float:
+        """The mean loss over all ranks, the same on each, so that all of them go on or none."""
+        if not math.isfinite(loss):
+            raise self._diverged(epoch, steps, f"the training loss is {loss}")
+        return loss
+
+    def _diverged(self, epoch: int, steps: int, what: str) -> FloatingPointError:
+        rate = self._options.learning_rate
+        return FloatingPointError(
+            f"training diverged in epoch {epoch + 1}, at step {steps} or shortly before: {what}. "
+            f"Lower `--learning-rate`. Received: --learning-rate {rate} with {self._options.optimizer}"
+        )
 
 
 class LossSum:

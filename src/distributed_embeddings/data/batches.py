@@ -101,11 +101,7 @@ class Batches:
                 seen = True
                 yield batch
             if not seen and not (number == first_epoch and first_batch):
-                raise ValueError(
-                    f"`source` must have at least one batch of {self.global_batch_size} rows an epoch"
-                    f"{' (drop_remainder=True)' if self._drop_remainder else ''}. "
-                    f"Received: none in epoch {number}."
-                )
+                raise ValueError(f"`source` must have {self._least()}. Received: fewer in epoch {number}.")
 
     def to_tf_dataset(self, *, first_epoch: int = 0, num_epochs: int | None = 1, first_batch: int = 0) -> Any:
         """`tf.data.Dataset` of (features, labels float32 [B, 1]); TensorFlow is imported here and not before.
@@ -116,6 +112,12 @@ class Batches:
         from ._tf_dataset import to_tf_dataset
 
         return to_tf_dataset(self, first_epoch, num_epochs, first_batch)
+
+    def _least(self) -> str:
+        """The rows without which there is no batch."""
+        if self._drop_remainder:
+            return f"at least one batch of {self.global_batch_size} rows an epoch (drop_remainder=True)"
+        return "at least one row an epoch"
 
     def _part(self, start: int, rows: int) -> NDArray[np.int64]:
         """Positions of this shard in a global batch of `rows` rows that begins at `start`."""

@@ -83,6 +83,8 @@ def _ratings(
         found[0].append(users[user])
         found[1].append(items[item])
         found[2].append(to_float(path, line, "rating", rating))
+    if not found[0]:
+        raise ValueError(f"{path}: the file must have at least one rating after its header. Received: none.")
     return np.array(found[0], np.int64), np.array(found[1], np.int64), np.array(found[2], np.float64)
 
 

@@ -101,4 +101,6 @@ def _read(path: Path, header: tuple[str, str, str]) -> tuple[list[str], list[str
         users.append(user)
         artists.append(artist)
         weights.append(weight)
+    if not users:
+        raise ValueError(f"{path}: the file must have at least one row after its header. Received: none.")
     return users, artists, np.array(weights, np.float64)
