@@ -176,6 +176,66 @@ def model_parallel_after_build(out: Path) -> dict:
     }
 
 
+def other_gradients(out: Path) -> dict:
+    """Ranks with gradients of different variables, of one shape: an error, never a sum of the two."""
+    a, b = tf.Variable([1.0, 1.0]), tf.Variable([1.0, 1.0])
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(10.0 * a) if dmp.rank() == 0 else tf.reduce_sum(b)
+    return {"error": error_of(lambda: dmp.DistributedGradientTape(tape).gradient(loss, [a, b]))}
+
+
+def learned_weights(out: Path) -> dict:
+    """The gradient of per-id weights, for each pooling and combiner; the ranks' batches are uneven."""
+    rng = np.random.default_rng(5)
+    ids, factors = rng.integers(0, 9, [6, 3]), rng.normal(size=[6]).astype(np.float32)
+    mine = {1: slice(0, 6), 2: (slice(0, 2), slice(2, 6))}[dmp.size()]
+    mine = mine if dmp.size() == 1 else mine[dmp.rank()]
+    result = {}
+    for pooling in ("owner", "destination"):
+        for combiner in ("sum", "mean", "sqrtn"):
+            table = dmp.Embedding(9, 4, combiner, keras.initializers.RandomNormal(seed=3), name="t")
+            options = {"row_slice_threshold": 1, "row_pooling": pooling} if dmp.size() > 1 else {}
+            layer = dmp.DistributedEmbedding([table], "basic", **options)
+            weights = tf.Variable([1.0, 0.5, 2.0])
+            with tf.GradientTape() as tape:
+                per_id = tf.tile(weights[None], [len(ids[mine]), 1])
+                out_vectors = layer([tf.constant(ids[mine])], [per_id])[0]
+                loss = tf.reduce_mean(tf.reduce_sum(out_vectors, 1) * factors[mine])
+            gradient = dmp.DistributedGradientTape(tape).gradient(loss, [weights])[0]
+            result[f"{pooling} {combiner}"] = gradient.numpy().tolist()
+    return result
+
+
+def same_name_rowwise(out: Path) -> dict:
+    """Two layers, each with a table "t", of different dims, cut by columns: each row's statistic has its own dim."""
+    layers = [
+        dmp.DistributedEmbedding(
+            [dmp.Embedding(10, dim, "sum", "zeros", name="t")],
+            "basic",
+            column_slice_threshold=10 * dim - 1,
+            name=f"l{dim}",
+        )
+        for dim in (8, 4)
+    ]
+    with tf.GradientTape() as tape:
+        loss = tf.add_n([tf.reduce_mean(x([tf.constant([[1]])])[0][:, :1] * 3.0) for x in layers])
+    variables = [v for x in layers for v in x.trainable_variables]
+    optimizer = dmp.DistributedOptimizer(dmp.RowwiseAdagrad(1.0))
+    gradients = dmp.DistributedGradientTape(tape).gradient(loss, variables)
+    optimizer.apply_gradients(zip(gradients, variables, strict=True))
+    return {"first": [float(x.get_weights()[0][1, 0]) for x in layers]}
+
+
+def functional_model_parallel(out: Path) -> dict:
+    """dp_input=False in a functional model: a rank knows the shape of a feature that it is not given."""
+    layer = dmp.DistributedEmbedding(
+        [dmp.Embedding(9, 2, name="a"), dmp.Embedding(6, 2, name="b")], "basic", dp_input=False
+    )
+    inputs = [keras.Input([3], dtype="int64", name=n) for n in layer.local_inputs]
+    model = keras.Model(inputs, keras.layers.Concatenate()(layer(inputs)))
+    return {"shape": list(model([tf.ones([4, 3], tf.int64) for _ in inputs]).shape)}
+
+
 def main() -> None:
     scenario, out = sys.argv[1], Path(sys.argv[2])
     dmp.init()

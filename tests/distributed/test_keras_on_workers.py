@@ -90,3 +90,27 @@ def test_model_parallel_input_after_set_weights(tmp_path):
     # Rank r has samples [r·5/2, (r+1)·5/2), as the readers deal them.
     assert first["a"] == rows[:2] and second["a"] == rows[2:]
     assert first["b"] + second["b"] == [[-3.0 * i, -3.0 * i - 1, -3.0 * i - 2] for i in [5, 4, 3, 2, 1]]
+
+
+@pytest.mark.parametrize("backend", ["mpi", "tensorflow"])
+def test_gradients_of_different_variables_are_not_added_up(tmp_path, backend):
+    for result in run("other_gradients", tmp_path / "out", 2, backend):
+        assert "for variables 0 of 2" in result["error"] and "for variables 1 of 2" in result["error"]
+
+
+def test_gradients_of_learned_weights_are_those_of_the_global_batch(tmp_path):
+    (alone,) = run("learned_weights", tmp_path / "alone", 1, "local")
+    for result in run("learned_weights", tmp_path / "out", 2, "mpi"):
+        for case, gradient in result.items():
+            np.testing.assert_allclose(gradient, alone[case], rtol=1e-5, atol=1e-6, err_msg=case)
+
+
+def test_rowwise_adagrad_with_two_tables_of_one_name(tmp_path):
+    for result in run("same_name_rowwise", tmp_path / "out", 2, "mpi"):
+        want = [-3 / np.sqrt(0.1 + 9 / dim) for dim in (8, 4)]
+        np.testing.assert_allclose(result["first"], want, rtol=1e-5)
+
+
+def test_functional_model_with_model_parallel_input(tmp_path):
+    for result in run("functional_model_parallel", tmp_path / "out", 2, "mpi"):
+        assert result["shape"] == [2, 3, 4]

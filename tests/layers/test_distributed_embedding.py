@@ -366,3 +366,52 @@ def test_bags_have_one_axis_and_sparse_weights_stand_where_their_ids_do():
 
 def test_rowwise_adagrad_by_name():
     assert dmp.DistributedOptimizer("rowwise_adagrad").wrapped.__class__ is dmp.RowwiseAdagrad
+
+
+def test_bags_of_hotness_zero_are_empty_bags():
+    for combiner in ("sum", "mean", "sqrtn"):
+        layer = dmp.DistributedEmbedding([dmp.Embedding(5, 2, combiner, name="a")])
+        np.testing.assert_array_equal(layer([np.zeros((3, 0), np.int64)])[0], np.zeros((3, 2)))
+
+
+def test_a_built_layer_keeps_its_values():
+    values = np.arange(12, dtype=np.float32).reshape(6, 2)
+    built = keras.layers.Embedding(6, 2, weights=[values], name="pretrained")
+    layer = dmp.DistributedEmbedding([built, keras.layers.Embedding(4, 2, name="fresh")])
+    np.testing.assert_array_equal(layer.get_weights()[0], values)
+
+
+def test_a_model_saved_before_training_loads(tmp_path):
+    model = functional(dmp.DistributedEmbedding(embeddings()))
+    model.compile(optimizer=dmp.DistributedOptimizer("adam"), loss="mse")
+    dmp.save_model(model, tmp_path / "m.keras")
+    with pytest.warns(UserWarning, match=r"start(s)? fresh|Skipping variable"):
+        again = keras.saving.load_model(tmp_path / "m.keras")
+    ids, labels = batch(8)
+    np.testing.assert_array_equal(again.predict(ids, verbose=0), model.predict(ids, verbose=0))
+    again.fit(ids, labels, verbose=0)
+
+
+def test_a_table_unfrozen_later_gets_its_slots():
+    layer = dmp.DistributedEmbedding([dmp.Embedding(5, 2, "sum", name="a")])
+    layer.build()
+    layer.set_weights([np.zeros((5, 2), np.float32)])
+    optimizer = dmp.DistributedOptimizer(keras.optimizers.Adagrad(1.0))
+    dense = keras.Variable(np.float32(1.0))
+    optimizer.build([dense])
+    with tf.GradientTape() as tape:
+        loss = dense * tf.reduce_sum(layer([np.array([[2]])])[0])
+    variables = [*layer.trainable_variables, dense]
+    optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+    np.testing.assert_allclose(layer.get_weights()[0][2], -1 / np.sqrt(1.1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("wrong", [None, [[1.0, 2.0]]])
+def test_weights_that_are_no_arrays(wrong):
+    layer = dmp.DistributedEmbedding([dmp.Embedding(5, 2, "sum", name="a")])
+    with pytest.raises(ValueError, match=r"weights of table 'a' must have shape \(5, 2\)"):
+        layer.set_weights([wrong])
+    with pytest.raises(ValueError, match="must be a list of embedding layers. Received: Embedding"):
+        dmp.DistributedEmbedding(dmp.Embedding(5, 2))
+    with pytest.raises(ValueError, match="Received: optimizer=None"):
+        dmp.DistributedOptimizer(None)

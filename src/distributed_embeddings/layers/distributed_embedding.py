@@ -85,6 +85,10 @@ class DistributedEmbedding(keras.layers.Layer):
         self._allow_non_tensor_positional_args = True
         self.dp_input = dp_input
         self.wire_dtype = wire_dtype
+        if not isinstance(embeddings, Sequence):
+            raise ValueError(
+                f"`embeddings` must be a list of embedding layers. Received: {type(embeddings).__name__}"
+            )
         _release(embeddings)
         embeddings = list(embeddings)
         specs = table_specs(embeddings, table_dtype)
@@ -107,7 +111,7 @@ class DistributedEmbedding(keras.layers.Layer):
         self._layout = make_layout(self.plan) if dp_input else owner_pooled_layout(self.plan)
         # The very initializers, not copies from their configs: a copy without a seed draws one from Python's random
         # state, and the draws that follow would depend on the plan.
-        self._initializers = [getattr(e, "embeddings_initializer", None) or _DEFAULT for e in embeddings]
+        self._initializers = [_initial(e) for e in embeddings]
         combiners = {t.name: t.combiner for t in self.plan.tables}
         self._has_combiner = {f.name: combiners[f.table] is not None for f in self.plan.features}
         self._tables: TableSet | None = None
@@ -149,7 +153,7 @@ class DistributedEmbedding(keras.layers.Layer):
         if self._tables is not None:
             return
         with real_variables():
-            seeds = [initializer_seed(i) for i in self._initializers]
+            seeds = [initializer_seed(i) for i in self._initializers]  # 0 for a built layer's values
             # Attributes of a layer that hold variables are tracked by Keras: model.trainable_variables sees them.
             self._tables = TableSet(self.plan, self._comm, self._initializers, seeds, self.name)
             self._table_variables = list(self._tables.variables)
@@ -215,6 +219,7 @@ class DistributedEmbedding(keras.layers.Layer):
 
     def compute_output_spec(self, inputs: Any, weights: Any = None) -> Any:
         ids, _ = align(inputs, weights, self.local_inputs)
+        self._agree_inner_shapes(ids)
         return self._like(
             inputs, self._per_feature(dict(zip(self.local_inputs, ids, strict=True)), output_spec)
         )
@@ -310,6 +315,13 @@ class DistributedEmbedding(keras.layers.Layer):
             # A file must load on any number of workers: a plan for another number gives way.
             config["strategy"] = plan if plan.world_size == comm.size() else "auto"
         return cls(**config)
+
+
+def _initial(layer: Any) -> Any:
+    """The variable of a built layer (its values may be trained), else its initializer."""
+    if getattr(layer, "built", False) and isinstance(getattr(layer, "embeddings", None), keras.Variable):
+        return layer.embeddings
+    return getattr(layer, "embeddings_initializer", None) or _DEFAULT
 
 
 def _release(embeddings: Sequence[Any]) -> None:

@@ -11,7 +11,7 @@ from distributed_embeddings import comm
 from distributed_embeddings.comm import Communicator
 from distributed_embeddings.layers.table_variable import note_reduction
 from distributed_embeddings.ops.rows import sum_duplicates
-from distributed_embeddings.sharding import batch_weight_variable
+from distributed_embeddings.sharding import batch_weight_variable, signature
 
 Gradient = Any  # tf.Tensor, tf.IndexedSlices or None
 _MARK = "_distributed_embeddings_reduced"
@@ -34,13 +34,39 @@ def reduce_gradients(gradients: Sequence[Gradient], variables: Sequence[Any]) ->
     note_reduction()
     if communicator.size > 1:
         dense = [i for i in dense if not _is_empty(gradients[i])]
-        _put(result, dense, _mean_dense(communicator, [gradients[i] for i in dense]))
-        _put(result, replicas, _gather_sparse(communicator, [gradients[i] for i in replicas]))
+        _put(
+            result, dense, _mean_dense(communicator, [gradients[i] for i in dense], _which(variables, dense))
+        )
+        sparse_phase = _which(variables, replicas)
+        _put(result, replicas, _gather_sparse(communicator, [gradients[i] for i in replicas], sparse_phase))
     _put(result, shards, [_unique(gradients[i]) for i in shards])
     _put(result, replicas, [_unique(result[i]) for i in replicas])
     for i in todo:
         _mark(result[i])
     return result
+
+
+def _which(variables: Sequence[Any], chosen: Sequence[int]) -> str:
+    """Which variables have a gradient, as part of a phase: ranks that differ in it must fail, not add up gradients of
+    different variables. Blocks of tables differ between ranks and do not count."""
+    common = [v for v in variables if not is_sharded(v) and 0 not in tuple(v.shape)]
+    position = {id(v): k for k, v in enumerate(common)}
+    listed = [
+        (position[id(variables[i])], tuple(variables[i].shape), str(variables[i].dtype)) for i in chosen
+    ]
+    return f"for variables {_ranges([k for k, _, _ in listed])} of {len(common)} ({signature(listed):08x})"
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """0, 1, 2, 5 as "0-2,5"; long lists are cut."""
+    runs: list[list[int]] = []
+    for n in numbers:
+        if runs and n == runs[-1][1] + 1:
+            runs[-1][1] = n
+        else:
+            runs.append([n, n])
+    shown = [f"{a}" if a == b else f"{a}-{b}" for a, b in runs[:4]]
+    return ",".join(shown) + (",…" if len(runs) > 4 else "")
 
 
 def is_sharded(variable: Any) -> bool:
@@ -49,7 +75,7 @@ def is_sharded(variable: Any) -> bool:
     return bool(getattr(variable, "sharded", False))
 
 
-def _mean_dense(communicator: Communicator, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+def _mean_dense(communicator: Communicator, gradients: list[tf.Tensor], which: str) -> list[tf.Tensor]:
     """One all-reduce for all: float32, so that 16-bit gradients are summed in it; float64 in one of their own."""
     result: list[Any] = [None] * len(gradients)
     for dtype in (tf.float32, tf.float64):
@@ -59,7 +85,9 @@ def _mean_dense(communicator: Communicator, gradients: list[tf.Tensor]) -> list[
         weight = tf.cast(batch_weight_variable(), dtype) / communicator.size
         flat = tf.concat([tf.reshape(tf.cast(gradients[i], dtype), [-1]) for i in mine], 0)
         # multiply_no_nan: the mean loss of a rank without samples is NaN, and its weight is 0.
-        total = communicator.all_reduce(tf.math.multiply_no_nan(flat, weight), "sum", phase="dense gradients")
+        total = communicator.all_reduce(
+            tf.math.multiply_no_nan(flat, weight), "sum", phase=f"dense gradients {which}"
+        )
         pieces = tf.split(total, tf.stack([tf.size(gradients[i]) for i in mine]), num=len(mine))
         for i, piece in zip(mine, pieces, strict=True):
             shaped = tf.reshape(piece, tf.shape(gradients[i]))
@@ -68,7 +96,9 @@ def _mean_dense(communicator: Communicator, gradients: list[tf.Tensor]) -> list[
     return result
 
 
-def _gather_sparse(communicator: Communicator, slices: list[tf.IndexedSlices]) -> list[tf.IndexedSlices]:
+def _gather_sparse(
+    communicator: Communicator, slices: list[tf.IndexedSlices], which: str
+) -> list[tf.IndexedSlices]:
     """Every rank's rows behind each other, weighted: two gathers for all replicas together, bytes by ids and not by
     rows."""
     if not slices:
@@ -78,7 +108,7 @@ def _gather_sparse(communicator: Communicator, slices: list[tf.IndexedSlices]) -
     widths = [_width(s) for s in slices]
     message = tf.concat([counts, *[tf.cast(s.indices, tf.int64) for s in slices]], 0)
     values = [tf.reshape(tf.cast(s.values, tf.float32), [-1]) for s in slices]
-    all_ids, id_sizes = communicator.all_gather(message, phase="replica rows")
+    all_ids, id_sizes = communicator.all_gather(message, phase=f"replica rows {which}")
     flat = tf.math.multiply_no_nan(tf.concat(values, 0), weight)
     all_values, value_sizes = communicator.all_gather(flat, phase="replica gradients")
     ids: list[list[tf.Tensor]] = [[] for _ in slices]

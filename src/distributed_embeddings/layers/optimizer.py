@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +30,8 @@ class DistributedOptimizer(keras.optimizers.LossScaleOptimizer):
     def __init__(
         self, optimizer: Any, scale_loss: bool | None = None, name: str | None = None, **kwargs: Any
     ) -> None:
+        if optimizer is None:
+            raise ValueError("`optimizer` must be a Keras optimizer or its name. Received: optimizer=None")
         optimizer = RowwiseAdagrad() if optimizer == "rowwise_adagrad" else keras.optimizers.get(optimizer)
         scaling: dict[str, Any] = {}
         if type(optimizer) is keras.optimizers.LossScaleOptimizer:
@@ -67,7 +70,7 @@ class DistributedOptimizer(keras.optimizers.LossScaleOptimizer):
     def check_finite(self, grads: Sequence[Any]) -> tf.Tensor:
         """Whether every worker's gradients are finite: one decision for all. Collective."""
         values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in grads if g is not None]
-        finite = tf.reduce_all(tf.stack([tf.reduce_all(tf.math.is_finite(v)) for v in values]))
+        finite = tf.reduce_all([True, *[tf.reduce_all(tf.math.is_finite(v)) for v in values]])
         everywhere = comm.current().all_reduce(tf.cast(finite, tf.float32), "min", phase="finite gradients")
         return everywhere > 0
 
@@ -84,6 +87,9 @@ class DistributedOptimizer(keras.optimizers.LossScaleOptimizer):
             store[str(i)] = variable.numpy()
 
     def load_own_variables(self, store: Any) -> None:
+        if len(store.keys()) != len(self._variables):
+            warnings.warn("the file is of an optimizer that never ran: its state starts fresh", stacklevel=2)
+            return
         for i, variable in enumerate(self._variables):
             variable.assign(store[str(i)])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -65,6 +66,9 @@ class RoutedOptimizer(keras.optimizers.Optimizer):
         tables, dense = [], []
         for gradient, variable in zip(grads, trainable_variables, strict=True):
             if isinstance(variable, TableVariable):
+                if id(variable) not in self._slots:  # frozen when the optimizer was built
+                    with tf.init_scope():
+                        self._add(variable)
                 tables.append((gradient, variable))
             elif not isinstance(variable, ExchangeAnchor):
                 dense.append((gradient, variable))
@@ -96,12 +100,12 @@ class RoutedOptimizer(keras.optimizers.Optimizer):
         if not placements:
             return {}
         index = {id(shard): t for t, p in enumerate(placements) for shard in p.shards}
-        dims = {t.name: t.embedding_dim for plan in self._plans for t in plan.tables}
+        dims = [p.shards[-1].columns.stop for p in placements]
         parts, owners = [], []
         for gradient, variable in pairs:
             if id(variable.shard) in index:
                 values = self.rule.row_statistic(
-                    self.rule.prepare(gradient.values), dims[variable.shard.table]
+                    self.rule.prepare(gradient.values), dims[index[id(variable.shard)]]
                 )
                 parts.append(PartialStatistic(index[id(variable.shard)], gradient.indices, values))
                 owners.append(id(variable))
@@ -135,6 +139,10 @@ class RoutedOptimizer(keras.optimizers.Optimizer):
             store[key] = read_whole(comm.current(), plan.placement(table.name), blocks, shape, dtype)
 
     def load_own_variables(self, store: Any) -> None:
+        """Raises KeyError for a slot that is missing; a file of an optimizer that never ran has none and is skipped."""
+        if not len(store.keys()) and self._whole_slots():
+            warnings.warn("the file holds no optimizer slots of tables: they start fresh", stacklevel=2)
+            return
         for key, _, table, shape, _, blocks in self._whole_slots():
             write_whole(blocks, store[key], shape, f"optimizer slot '{key}' of table '{table.name}'")
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import keras
+import numpy as np
 import tensorflow as tf
 
 from distributed_embeddings import __version__
@@ -18,8 +20,9 @@ from distributed_embeddings.sharding import Tables, batch_weight_variable, requi
 class TableSet:
     """Creates and holds what this rank has of the plan's tables.
 
-    initializers: one a table, Keras's. seeds: one a table; rank 0's are used everywhere, so that shards of one table
-    come from one random table. Raises ValueError on every rank when ranks differ in plan, version or dtype.
+    initializers: one a table, Keras's, or the variable of a layer that was built already. seeds: one a table; rank
+    0's are used everywhere, so that shards of one table come from one random table. Raises ValueError on every rank
+    when ranks differ in plan, version or dtype.
     """
 
     def __init__(
@@ -52,7 +55,10 @@ class TableSet:
         if not mine:
             return
         shape = (table.vocabulary_size, table.embedding_dim)
-        values = make_block_initializer(initializer, table.name, shape, seed)
+        if isinstance(initializer, keras.Variable):  # the layer was built: its values are taken over
+            values = _values_of(initializer)
+        else:
+            values = make_block_initializer(initializer, table.name, shape, seed)
         # With one worker a table is whole and here, like a replica.
         replicated = placement.sharding is ShardingType.DATA_PARALLEL
         for shard in mine:
@@ -82,3 +88,12 @@ class TableSet:
             s.table: v.value for s, v in self._variables.items() if v.replicated or self.plan.world_size == 1
         }
         return Tables(shards, whole, None if self.anchor is None else self.anchor.value)
+
+
+def _values_of(variable: keras.Variable) -> Callable[[range, range], np.ndarray]:
+    def block(rows: range, columns: range) -> np.ndarray:
+        ids = tf.range(rows.start, rows.stop, rows.step, dtype=tf.int64)
+        # Not `.value`, which may be a cast copy: the tf.Variable that a lookup of these rows alone reads.
+        return tf.gather(variable._value, ids).numpy()[:, columns.start : columns.stop]
+
+    return block

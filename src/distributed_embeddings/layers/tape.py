@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from distributed_embeddings import comm
 from distributed_embeddings.layers.gradients import reduce_gradients
 
 
@@ -25,6 +26,12 @@ class DistributedGradientTape:
 
     def __exit__(self, *error: Any) -> None:
         self._tape.__exit__(*error)
+
+    def jacobian(self, *args: Any, **kwargs: Any) -> Any:
+        """Not reduced over workers: refused on several, rather than local."""
+        if comm.size() > 1:
+            raise NotImplementedError("jacobians over several workers are not supported: use gradient()")
+        return self._tape.jacobian(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tape, name)

@@ -22,8 +22,10 @@ def write_whole(blocks: Blocks, values: Any, shape: tuple[int, int], what: str) 
     file. Only this rank's rows and columns are read. Raises ValueError for a wrong shape."""
     if isinstance(values, str | PathLike):
         values = np.load(values, mmap_mode="r")
-    if tuple(values.shape) != shape:
-        raise ValueError(f"{what} must have shape {shape}. Received: shape={tuple(values.shape)}")
+    received = tuple(getattr(values, "shape", ()))
+    if received != shape:
+        kind = type(values).__name__
+        raise ValueError(f"{what} must have shape {shape}. Received: shape={received} (of type {kind})")
     for shard, variable in blocks.items():
         dtype = variable.dtype.as_numpy_dtype
         for start, rows in row_blocks(shard.rows, variable.shape[1]):

@@ -120,6 +120,8 @@ def sum_segments(
     """Sum consecutive runs of rows: `hotness` rows each, or `lengths` [num_bags] rows each."""
     if hotness == 1:
         return vectors
+    if hotness == 0:
+        return tf.zeros(tf.stack([num_bags, tf.constant(vectors.shape[1], tf.int64)]), vectors.dtype)
     if hotness is not None:
         return tf.reduce_sum(tf.reshape(vectors, [-1, hotness, vectors.shape[1]]), axis=1)
     # unsorted_segment_sum keeps leading, middle and trailing empty bags as zeros; segment_sum drops trailing ones.

@@ -1,6 +1,7 @@
 """Executes a plan: ids to the owners of rows, vectors back, gradients the same way in reverse."""
 
 from distributed_embeddings.sharding.agreement import require_equal_text as require_equal_text
+from distributed_embeddings.sharding.agreement import signature as signature
 from distributed_embeddings.sharding.batch_weight import variable as batch_weight_variable
 from distributed_embeddings.sharding.model_parallel_input import local_features as local_features
 from distributed_embeddings.sharding.model_parallel_input import (
@@ -20,4 +21,5 @@ __all__ = [
     "owner_pooled_layout",
     "require_equal_text",
     "sharded_lookup",
+    "signature",
 ]

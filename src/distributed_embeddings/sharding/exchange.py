@@ -108,9 +108,17 @@ def _parse_lengths(
 
 
 def exchange_ids(
-    comm: Communicator, layout: Layout, requests: Mapping[Lane, Request], announced: Announced
+    comm: Communicator,
+    layout: Layout,
+    requests: Mapping[Lane, Request],
+    announced: Announced,
+    gradient_scale: tf.Tensor,
 ) -> dict[Lane, Received]:
-    """Send the rows (and weights) of every lane to its owner; returns what this rank's lanes got."""
+    """Send the rows (and weights) of every lane to its owner; returns what this rank's lanes got.
+
+    gradient_scale: what the vectors' gradients are multiplied by before they are sent; undone in the weights'
+    gradients, which belong to this rank's samples and are averaged like those of the dense network.
+    """
     if not layout.lanes:
         return {}
     lanes = layout.lanes_of(comm.rank)
@@ -119,7 +127,8 @@ def exchange_ids(
     weighted = [lane for lane in layout.lanes if requests[lane].weights is not None]
     weights: dict[Lane, tf.Tensor] = {}
     if weighted:
-        sent = {lane: requests[lane].weights for lane in weighted}
+        undo = tf.math.divide_no_nan(1.0, gradient_scale)
+        sent = {lane: _scale_gradient(requests[lane].weights, undo) for lane in weighted}
         flat = _to_owners(comm, layout, sent, tf.float32, "weights")
         mine = [lane for lane in lanes if lane in sent]
         columns = tf.stack([announced.counts[:, lane.slot] for lane in mine], 1) if mine else None
@@ -132,6 +141,12 @@ def exchange_ids(
             piece, replies, requests[lane].hotness, announced.lengths.get(lane), weights.get(lane)
         )
     return received
+
+
+@tf.custom_gradient
+def _scale_gradient(values: tf.Tensor, scale: tf.Tensor):
+    """Identity whose gradient is multiplied by `scale`."""
+    return tf.identity(values), lambda upstream: (upstream * scale, None)
 
 
 def _to_owners(

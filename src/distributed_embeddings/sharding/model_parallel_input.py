@@ -92,6 +92,11 @@ def model_parallel_lookup(
     with tf.control_dependencies([checked]):
         parts = part_of_batch(tf.identity(batch_size), comm.size)
         own = dict(zip(order, valid, strict=True))
+        # A weight's gradient would be one rank's whole global batch, another rank's nothing: none is better than half.
+        own = {
+            i: replace(b, weights=None if b.weights is None else tf.stop_gradient(b.weights))
+            for i, b in own.items()
+        }
         return _Answer(comm, layout, tables, own, inner_shapes, parts).run(settings)
 
 

@@ -137,7 +137,8 @@ def _exchanged(
     checked = raise_together(comm, announced.statuses, lambda: describe(given, features, comm.rank))
     with tf.control_dependencies([checked]):
         weight = batch_weight.record(announced.batch_sizes, comm.rank)
-        received = exchange_ids(comm, layout, requests, announced)
+        scale = weight / comm.size
+        received = exchange_ids(comm, layout, requests, announced, scale)
         replies = {
             lane: (look_up(tables.shards[lane.shard], got, lane.pooled), got.num_replies)
             for lane, got in received.items()
@@ -149,7 +150,7 @@ def _exchanged(
             {lane: r.num_replies for lane, r in requests.items()},
             tables.anchor,
             wire_dtype=settings.wire_dtype,
-            gradient_scale=weight / comm.size,
+            gradient_scale=scale,
         )
         outputs: dict[int, Any] = {}
         for name, router in routers.items():
