@@ -25,6 +25,8 @@ def main(way: str) -> None:
     step(tf.ones([3]))
     if wrong:
         go_wrong(way, communicator)
+    elif way == "exit_alone":
+        time.sleep(100)
     for _ in range(1000):
         step(tf.ones([3]))
         time.sleep(0.05)
@@ -38,8 +40,15 @@ def go_wrong(way: str, communicator: comm.Communicator) -> None:
     elif way == "raise_in_thread":
         threading.Thread(target=go_wrong, args=("raise", communicator)).start()
         time.sleep(100)
-    elif way == "exit":
-        sys.exit(3)
+    elif way.startswith("exit"):
+        try:
+            sys.exit(4)
+        except SystemExit as caught:  # this one ends nothing
+            assert caught.code == 4
+        sys.exit("no more disk" if way == "exit_with_text" else 3)
+    elif way == "terminate":
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(100)
     elif way == "leave":
         comm.shutdown()
         time.sleep(100)

@@ -94,6 +94,11 @@ def test_slurm_batch_script_without_srun_is_one_worker() -> None:
     assert detect(env=env).source == "single"
 
 
+def test_malformed_slurm_without_a_step_is_not_one_worker() -> None:
+    with pytest.raises(ValueError, match="`SLURM_PROCID`.*'x'"):
+        detect(env={"SLURM_NTASKS": "2", "SLURM_PROCID": "x"})
+
+
 def test_mpirun_inside_a_slurm_allocation_is_mpi() -> None:
     assert detect(env={**SLURM, **MPI}) == Cluster("MPI", 5, 8, 1, 4, "mpi")
 

@@ -52,10 +52,19 @@ def test_raised(backend: str, way: str) -> None:
 
 
 @BOTH
-def test_exited_with_an_error(backend: str) -> None:
-    stderr = run("exit", backend).stderr
-    assert "shutdown" in stderr or "exit" in stderr.lower(), stderr
-    assert re.search(r"rank 1\b", stderr), stderr
+@pytest.mark.parametrize(("way", "status"), [("exit", 3), ("exit_alone", 3), ("exit_with_text", 1)])
+def test_exited_with_an_error(backend: str, way: str, status: int) -> None:
+    finished = run(way, backend)
+    assert finished.returncode == status
+    assert f"[demb rank 1] exited with status {status}\n" in finished.stderr
+    assert ("no more disk" in finished.stderr) == (way == "exit_with_text")
+
+
+@BOTH
+def test_terminated(backend: str) -> None:
+    finished = run("terminate", backend)
+    assert finished.returncode == 128 + signal.SIGTERM
+    assert "deadline" not in finished.stderr
 
 
 @BOTH

@@ -21,6 +21,9 @@ from distributed_embeddings.comm.launch_processes import worker_environment
         ({"command": ["true"], "workers": 0}, "`workers`"),
         ({"command": ["true"], "workers": 1, "backend": "nccl"}, "`backend`"),
         ({"command": ["true"], "workers": 1, "backend": "tensorflow", "hosts": "a:1"}, "`hosts`"),
+        ({"command": ["true"], "workers": 4, "hosts": "a:2,b:x"}, "`hosts`.*entry 'b:x'"),
+        ({"command": ["true"], "workers": 4, "hosts": "a:2,,b:0"}, "`hosts`.*entry ''"),
+        ({"command": ["true"], "workers": 4, "hosts": "b:0"}, "`hosts`.*entry 'b:0'"),
     ],
 )
 def test_wrong_arguments(arguments: dict[str, object], text: str) -> None:
@@ -67,6 +70,12 @@ def test_status_and_streams(backend: str) -> None:
     assert finished.returncode == 7
     assert f"{backend} y" in finished.stdout
     assert re.search("[Rr]ank|,[01]]", finished.stderr)
+
+
+@pytest.mark.parametrize("backend", ["mpi", "tensorflow"])
+def test_a_colon_is_an_argument(backend: str) -> None:
+    finished = run_workers(["-c", "import sys; print(sys.argv[1:])", "a b", ":", ""], 2, backend, 60).check()
+    assert finished.stdout.count("['a b', ':', '']") == 2
 
 
 def test_waiting_burns_no_core() -> None:

@@ -59,6 +59,7 @@ def test_bad_id_on_one_rank_is_raised_on_all(tmp_path, workers, backend):
 def test_inputs_of_another_kind_on_one_rank_fail_on_all(tmp_path, workers, backend):
     for result in run("other_kind", tmp_path / "out", workers, backend):
         assert "every rank must give each feature in the same kind" in result["error"]
+        assert "rank 0: a 2, b 2, c 2" in result["error"] and "rank 1: a 2, b ragged, c 2" in result["error"]
 
 
 @pytest.mark.parametrize(("workers", "backend"), [(2, "mpi"), (2, "tensorflow")])

@@ -65,9 +65,11 @@ def from_slurm(env: Env) -> Found | None:
     its daemons with srun, and its workers inherit the daemon's SLURM_*: OMPI_COMM_WORLD_SIZE exists only
     there, and then MPI wins.
     """
-    if not {"SLURM_PROCID", "SLURM_STEP_ID"} <= set(env) or "OMPI_COMM_WORLD_SIZE" in env:
+    if "SLURM_PROCID" not in env or "OMPI_COMM_WORLD_SIZE" in env:
         return None
     rank = _integer(env, "SLURM_PROCID")
+    if "SLURM_STEP_ID" not in env:
+        return None
     size = _integer(env, "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in env else "SLURM_NTASKS", 1)
     if rank >= size:
         raise ValueError(f"Environment variable `SLURM_PROCID` must be below {size}. Received: {rank}")

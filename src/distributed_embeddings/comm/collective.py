@@ -6,7 +6,6 @@ No launcher but addresses is needed. It is right everywhere and, over gRPC, slow
 from __future__ import annotations
 
 import os
-import time
 import zlib
 from typing import Any
 
@@ -23,7 +22,6 @@ from .host_ops import HostOps, require_eager, rows_like, with_shape
 _MERGE = {"sum": "Add", "mean": "Add", "max": "Max", "min": "Min"}
 # One group a device type: a group holds devices of one kind only.
 _CPU_GROUP, _GPU_GROUP = 7001, 7002
-_LAST_WORDS_SECONDS = 0.5
 
 
 class CollectiveCommunicator:
@@ -131,14 +129,9 @@ class CollectiveCommunicator:
         """Return the communication error inside `error`: TensorFlow wraps it in a page of its own."""
         return self._meeting.explain(error)
 
-    def abort(self) -> None:
-        """End this process; the launcher, or gRPC's lost connection, ends the others.
-
-        First a moment for what is under way: the others' gather of tokens, so that they can name this operation, and
-        the launcher, so that it sees the first rank that died and not one that only lost its peer.
-        """
-        time.sleep(_LAST_WORDS_SECONDS)
-        os._exit(1)
+    def abort(self, status: int = 1) -> None:
+        """End this process with `status`; the launcher, or gRPC's lost connection, ends the others."""
+        os._exit(status)
 
     def _exchange(self, padded: Tensor, rows: Tensor, key: Tensor) -> Tensor:
         if self.size == 1:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+
 import tensorflow as tf
 
 from .cluster import Cluster
@@ -30,7 +35,8 @@ def start(cluster: Cluster) -> str:
         rpc_layer="grpc",
     )
     try:
-        _strategies.append(tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver))
+        with _sigterm_kept():
+            _strategies.append(tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver))
     except RuntimeError as error:
         # TensorFlow configures collectives only before its first op.
         raise RuntimeError(
@@ -38,6 +44,20 @@ def start(cluster: Cluster) -> str:
             f"dmp.init() first in the program. TensorFlow says: {error}"
         ) from error
     return f"/job:worker/replica:0/task:{cluster.rank}/device:CPU:0"
+
+
+@contextlib.contextmanager
+def _sigterm_kept() -> Iterator[None]:
+    """TensorFlow's preemption notifier takes SIGTERM and ends nothing: give it back to who had it before.
+
+    Only the main thread may (Python's `signal`); None is a handler that Python does not know.
+    """
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
 
 
 def payload_device(cpu: str) -> str:

@@ -56,7 +56,11 @@ class Meeting:
         def announce(s: Any, r: Any) -> list[Any]:
             return [self._announce(kind, phase, dtype, tuple(s.tolist()), r, check)]
 
-        (words,) = self._host.call(announce, [shape, rows], [tf.int64])
+        # In a graph the shapes are often static, and `announce` would start beside what makes the payload: when that
+        # fails alone, as a dataset does at its end, the operation must not have begun (every rank would be in another).
+        payload = [] if values is None or tf.executing_eagerly() else [values, rows]
+        with tf.control_dependencies(payload):
+            (words,) = self._host.call(announce, [shape, rows], [tf.int64])
         words = self._gather(with_shape(words, [_WORDS + self._size]), kind)
         counts, longest, key = self._host.call(self._conclude, [words, shape], [tf.int64, tf.int32, tf.int32])
         return with_shape(counts, [self._size]), with_shape(longest, []), with_shape(key, [])

@@ -85,6 +85,6 @@ class MpiCommunicator:
         inner = self._engine.last_error
         return inner if inner is not None and str(inner) in str(error) else error
 
-    def abort(self) -> None:
+    def abort(self, status: int = 1) -> None:
         """End every process of the job now, with a non-zero status."""
-        self._engine.abort()
+        self._engine.abort(status)

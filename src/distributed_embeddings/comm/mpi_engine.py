@@ -122,9 +122,9 @@ class MpiEngine:
                 self._comm.Free()
             self._closed = True
 
-    def abort(self) -> None:
-        """End all processes of the job."""
-        self._comm.Abort(1)
+    def abort(self, status: int) -> None:
+        """End all processes of the job; `status` is this one's."""
+        self._comm.Abort(status)
 
     def _meet(
         self, kind: str, values: Array | None, rows: Any, phase: str, *, check: int = 0, error: str = ""

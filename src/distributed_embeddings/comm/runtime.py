@@ -6,12 +6,14 @@ import atexit
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
 from .cluster import Cluster, detect
 from .communicator import Communicator
+from .exits import exit_status, watch_exits
 
 
 def _local(cluster: Cluster) -> Communicator:
@@ -51,6 +53,7 @@ BACKENDS: dict[str, Callable[[Cluster], Communicator]] = {
 _communicator: Communicator | None = None
 _left = False
 _lock = threading.RLock()
+_LAST_WORDS_SECONDS = 0.5
 
 
 def init(
@@ -127,8 +130,13 @@ def fail(error: BaseException) -> None:
 
 
 def _leave() -> None:
-    """At exit: an exception here would be printed and forgotten, so it ends the job as any other."""
+    """At exit: an exception here would be printed and forgotten, so it ends the job as any other.
+
+    So does a non-zero status: the others may compute for long before they meet this rank's leaving.
+    """
     communicator = _communicator
+    if communicator is not None and communicator.size > 1 and exit_status():
+        _abort(communicator, f"exited with status {exit_status()}", exit_status())
     try:
         shutdown()
     except Exception as error:
@@ -138,11 +146,19 @@ def _leave() -> None:
 
 def _end(communicator: Communicator, error: BaseException) -> None:
     error = communicator.explain(error)  # type: ignore[attr-defined]
+    _abort(communicator, f"{type(error).__name__}: {error}", 1)
+
+
+def _abort(communicator: Communicator, text: str, status: int) -> None:
+    """First a moment for what is under way: the others, so that they can print, or name this rank's operation, and
+    the launcher, so that it sees the first rank that died and not one that only lost its peer.
+    """
     sys.stdout.flush()
-    sys.stderr.write(f"[demb rank {communicator.rank}] {type(error).__name__}: {error}\n")
+    sys.stderr.write(f"[demb rank {communicator.rank}] {text}\n")
     sys.stderr.flush()
-    communicator.abort()  # type: ignore[attr-defined]
-    os._exit(1)
+    time.sleep(_LAST_WORDS_SECONDS)
+    communicator.abort(status)  # type: ignore[attr-defined]
+    os._exit(status)
 
 
 def _start(backend: str | None, rank: int | None, size: int | None, addresses: Sequence[str]) -> Communicator:
@@ -156,6 +172,7 @@ def _start(backend: str | None, rank: int | None, size: int | None, addresses: S
 
 def _install_hooks() -> None:
     """An uncaught error anywhere ends the job: the others would wait for this rank until their deadline."""
+    watch_exits()
     previous, previous_thread = sys.excepthook, threading.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -15,13 +15,12 @@ def signature(*parts: object) -> int:
     return crc32(repr(parts).encode())
 
 
-def raise_together(comm: Communicator, statuses: tf.Tensor, describe: Callable[[], tf.Tensor]) -> tf.Tensor:
-    """Raise the texts of all ranks on all ranks when any status is not 0.
+def raise_together(comm: Communicator, failed: tf.Tensor, describe: Callable[[], tf.Tensor]) -> tf.Tensor:
+    """Raise the texts of all ranks on all ranks when `failed`.
 
-    statuses: int64 [N], equal on all ranks, so that all take the same branch. describe: this rank's text, "" for none.
+    failed: bool scalar, equal on all ranks, so that all take the same branch. describe: this rank's text, "" for none.
     Raises InvalidArgumentError.
     """
-    failed = tf.reduce_any(statuses != 0)
 
     def fail() -> tf.Tensor:
         text = tf.io.decode_raw(describe(), tf.uint8)
@@ -36,16 +35,14 @@ def raise_together(comm: Communicator, statuses: tf.Tensor, describe: Callable[[
     return tf.cond(failed, fail, lambda: tf.constant(True))
 
 
-def require_equal_signatures(signatures: tf.Tensor) -> tf.Tensor:
-    """Fail on every rank when the ranks' inputs differ in kind (feature order, hotness, ragged or dense, weights)."""
-    text = (
-        "every rank must give each feature in the same kind: same hotness, dense or ragged, weighted or not. "
-        "Signatures by rank:"
-    )
-    same = tf.reduce_all(signatures == signatures[0])
-    check = tf.debugging.Assert(same, [text, signatures], summarize=1024)
-    with tf.control_dependencies([check] if check is not None else []):  # eager: Assert returns None
-        return tf.identity(same)
+def require_equal_kinds(comm: Communicator, signatures: tf.Tensor, kinds: str) -> tf.Tensor:
+    """Fail on every rank when the ranks' inputs differ in kind, with every rank's kinds.
+
+    signatures: int64 [N], of the kinds. kinds: this rank's, as a text.
+    """
+    rule = "every rank must give each feature in the same kind (hotness, dense or ragged, weighted or not). "
+    text = f"{rule if comm.rank == 0 else ''}Received on rank {comm.rank}: {kinds}. "
+    return raise_together(comm, tf.reduce_any(signatures != signatures[0]), lambda: tf.constant(text))
 
 
 def require_equal_text(comm: Communicator, text: str, what: str) -> None:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from distributed_embeddings.comm import Communicator
 from distributed_embeddings.planner import Lane, Layout
-from distributed_embeddings.sharding.agreement import require_equal_signatures
+from distributed_embeddings.sharding.agreement import require_equal_kinds, signature
 
 HEADER = ("signature", "status", "batch_size")
 
@@ -63,10 +63,14 @@ def exchange_lengths(
     comm: Communicator,
     layout: Layout,
     requests: Mapping[Lane, Request],
-    header: Sequence[tf.Tensor],
+    kinds: str,
+    status: tf.Tensor,
+    batch_size: tf.Tensor,
 ) -> Announced:
-    """Tell every owner how many rows each of its lanes will get, and every rank this rank's header."""
-    head = tf.stack([tf.cast(h, tf.int64) for h in header])
+    """Tell every owner how many rows each of its lanes will get, and every rank this rank's kinds of inputs, status (0:
+    all is well) and batch size. Raises InvalidArgumentError on every rank when kinds differ."""
+    kinds_number = tf.constant(signature(kinds), tf.int64)
+    head = tf.stack([kinds_number, tf.cast(status, tf.int64), batch_size])
     parts, sizes = [], []
     for rank in range(comm.size):
         lanes = layout.lanes_of(rank)
@@ -75,13 +79,14 @@ def exchange_lengths(
         parts += part
         sizes.append(tf.add_n([tf.size(p, tf.int64) for p in part]))
     received, splits = comm.all_to_all(tf.concat(parts, 0), tf.stack(sizes), phase="lengths")
-    return _parse_lengths(comm, layout.lanes_of(comm.rank), requests, received, splits)
+    return _parse_lengths(comm, layout.lanes_of(comm.rank), requests, kinds, received, splits)
 
 
 def _parse_lengths(
     comm: Communicator,
     lanes: Sequence[Lane],
     requests: Mapping[Lane, Request],
+    kinds: str,
     received: tf.Tensor,
     splits: tf.Tensor,
 ) -> Announced:
@@ -91,7 +96,7 @@ def _parse_lengths(
     by_source = tf.split(received, splits, num=comm.size)
     heads = tf.stack([part[:fixed] for part in by_source])
     # Checked before the lengths are taken apart: ranks that disagree on the inputs' kinds send another number of them.
-    with tf.control_dependencies([require_equal_signatures(heads[:, 0])]):
+    with tf.control_dependencies([require_equal_kinds(comm, heads[:, 0], kinds)]):
         by_source = [tf.identity(part) for part in by_source]
     bags: dict[Lane, list[tf.Tensor]] = {lane: [] for lane in with_lengths}
     for part in by_source if with_lengths else []:

@@ -87,7 +87,9 @@ def model_parallel_lookup(
     batch = given[0].batch_size if given else tf.constant(-1, tf.int64)
     statuses, batch_size = _announce(comm, bad, batch)
     checked = raise_together(
-        comm, statuses, lambda: describe(given, features, comm.rank) if given else tf.constant("")
+        comm,
+        tf.reduce_any(statuses != 0),
+        lambda: describe(given, features, comm.rank) if given else tf.constant(""),
     )
     with tf.control_dependencies([checked]):
         parts = part_of_batch(tf.identity(batch_size), comm.size)

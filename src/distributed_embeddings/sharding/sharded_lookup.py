@@ -14,7 +14,7 @@ from distributed_embeddings.ops.ids import CheckedFeature, check_and_clip, descr
 from distributed_embeddings.ops.rows import gather_rows
 from distributed_embeddings.planner import Lane, Layout, Placement, Pooling, Shard, ShardingPlan, ShardingType
 from distributed_embeddings.sharding import batch_weight
-from distributed_embeddings.sharding.agreement import raise_together, signature
+from distributed_embeddings.sharding.agreement import raise_together
 from distributed_embeddings.sharding.column_wise import ColumnWise, ColumnWiseShared
 from distributed_embeddings.sharding.exchange import (
     Request,
@@ -85,7 +85,7 @@ def sharded_lookup(
     features = checked_features(plan)
     status, valid = valid_bags(bags, features, settings.invalid_ids, count_invalid)
     if comm.size == 1:
-        checked = raise_together(comm, tf.cast(status, tf.int64)[None], lambda: describe(bags, features, 0))
+        checked = raise_together(comm, status, lambda: describe(bags, features, 0))
         with tf.control_dependencies([checked]):
             return _local(plan, tables, valid, range(len(valid)))
     return _exchanged(comm, layout, tables, bags, valid, status, settings)
@@ -131,10 +131,11 @@ def _exchanged(
     requests: dict[Lane, Request] = {}
     for name, router in routers.items():
         requests.update(router.route(own[name]))
-    header = [tf.constant(_signature(plan, bags), tf.int64), status, bags[0].batch_size]
-    announced = exchange_lengths(comm, layout, requests, header)
+    announced = exchange_lengths(comm, layout, requests, _kinds(plan, bags), status, bags[0].batch_size)
     features = checked_features(plan)
-    checked = raise_together(comm, announced.statuses, lambda: describe(given, features, comm.rank))
+    checked = raise_together(
+        comm, tf.reduce_any(announced.statuses != 0), lambda: describe(given, features, comm.rank)
+    )
     with tf.control_dependencies([checked]):
         weight = batch_weight.record(announced.batch_sizes, comm.rank)
         scale = weight / comm.size
@@ -173,9 +174,9 @@ def _of_table(plan: ShardingPlan, table: str, bags: Sequence[Bags]) -> dict[int,
     return {i: bags[i] for i, f in enumerate(plan.features) if f.table == table}
 
 
-def _signature(plan: ShardingPlan, bags: Sequence[Bags]) -> int:
-    kinds = [
-        (f.name, b.hotness, b.lengths is None, b.weights is None)
+def _kinds(plan: ShardingPlan, bags: Sequence[Bags]) -> str:
+    """How every feature comes; equal on all ranks, or the exchange would not be understood."""
+    return ", ".join(
+        f"{f.name} {'ragged' if b.hotness is None else b.hotness}{'' if b.weights is None else ' weighted'}"
         for f, b in zip(plan.features, bags, strict=True)
-    ]
-    return signature(kinds)
+    )
