@@ -57,6 +57,7 @@ def test_movielens_joins_users_and_genres(tmp_path):
         ("9\t1\t5\t0\n8\t1\t5\t0\n", r"inter:3: the user must be in the .user file. Received: '8'"),
         ("9\t7\t5\t0\n", r"inter:2: the item must be in the .item file. Received: '7'"),
         ("9\t1\tgood\t0\n", r"inter:2: rating must be a number. Received: 'good'"),
+        ("", r"inter: the file must have at least one rating after its header"),
         ("9\t1\tnan\t0\n", r"inter:2: rating must be a number. Received: 'nan'"),
         ("9\t1\t5\n", r"inter:2: a row must have 4 fields. Received: 3"),
     ],
