@@ -34,6 +34,7 @@ test: lint
 test-all: lint
 	$(BIN)/python -m pytest
 
+# Each prints one JSON object; benchmarks/reports/ keeps what was measured.
 bench: setup
 	$(BIN)/python benchmarks/bench_row_update.py
 	$(BIN)/python benchmarks/bench_criteo.py
