@@ -33,7 +33,7 @@ def reduce_gradients(gradients: Sequence[Gradient], variables: Sequence[Any]) ->
     communicator = comm.current()
     note_reduction()
     if communicator.size > 1:
-        dense = [i for i in dense if not _is_empty(gradients[i])]
+        dense = [i for i in dense if not _is_empty(variables[i])]
         _put(
             result, dense, _mean_dense(communicator, [gradients[i] for i in dense], _which(variables, dense))
         )
@@ -49,7 +49,7 @@ def reduce_gradients(gradients: Sequence[Gradient], variables: Sequence[Any]) ->
 def _which(variables: Sequence[Any], chosen: Sequence[int]) -> str:
     """Which variables have a gradient, as part of a phase: ranks that differ in it must fail, not add up gradients of
     different variables. Blocks of tables differ between ranks and do not count."""
-    common = [v for v in variables if not is_sharded(v) and 0 not in tuple(v.shape)]
+    common = [v for v in variables if not is_sharded(v) and not _is_empty(v)]
     position = {id(v): k for k, v in enumerate(common)}
     listed = [
         (position[id(variables[i])], tuple(variables[i].shape), str(variables[i].dtype)) for i in chosen
@@ -144,8 +144,9 @@ def _unique(slices: tf.IndexedSlices) -> tf.IndexedSlices:
     return sum_duplicates(slices)
 
 
-def _is_empty(gradient: tf.Tensor) -> bool:
-    return gradient.shape.is_fully_defined() and gradient.shape.num_elements() == 0
+def _is_empty(variable: Any) -> bool:
+    """The exchange's anchor has no elements. (Its gradient may have no static shape to tell.)"""
+    return 0 in tuple(variable.shape)
 
 
 def _put(result: list[Gradient], where: list[int], values: list[Gradient]) -> None:
