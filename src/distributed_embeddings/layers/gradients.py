@@ -39,8 +39,8 @@ def reduce_gradients(gradients: Sequence[Gradient], variables: Sequence[Any]) ->
         )
         sparse_phase = _which(variables, replicas)
         _put(result, replicas, _gather_sparse(communicator, [gradients[i] for i in replicas], sparse_phase))
-    _put(result, shards, [_unique(gradients[i]) for i in shards])
-    _put(result, replicas, [_unique(result[i]) for i in replicas])
+    _put(result, shards, [sum_duplicates(gradients[i]) for i in shards])
+    _put(result, replicas, [sum_duplicates(result[i]) for i in replicas])
     for i in todo:
         _mark(result[i])
     return result
@@ -138,10 +138,6 @@ def _width(slices: tf.IndexedSlices) -> int:
             f"a sparse gradient must have a static inner shape. Received: values of shape {slices.values.shape}"
         )
     return int(width)
-
-
-def _unique(slices: tf.IndexedSlices) -> tf.IndexedSlices:
-    return sum_duplicates(slices)
 
 
 def _is_empty(variable: Any) -> bool:
