@@ -4,17 +4,29 @@ VENV := .venv
 BIN := $(VENV)/bin
 TYPED := src/distributed_embeddings/planner src/distributed_embeddings/comm src/distributed_embeddings/data
 
-.PHONY: setup demo demo-long test test-all lint bench clean
+.PHONY: setup kernels demo demo-long lint test test-all bench clean
 
-setup: $(VENV)/.stamp
+setup: kernels
 
-# The stamp is newer than whatever decides what must be installed.
-$(VENV)/.stamp: pyproject.toml CMakeLists.txt $(wildcard csrc/*/*)
+# The stamp is newer than whatever decides what must be installed. The kernels are `make kernels`' own: an editable
+# install that builds them starts from nothing every time.
+$(VENV)/.stamp: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet 'tensorflow-cpu==2.21.*'
-	$(BIN)/python -m pip install --quiet --editable '.[cpu,dev]'
+	$(BIN)/python -m pip install --quiet --config-settings=cmake.define.DEMB_KERNELS=OFF \
+		--config-settings=build-dir=build/editable --editable '.[cpu,dev]'
 	touch $@
+
+# Compiles what changed in csrc/ against the installed TensorFlow, and puts the library where the editable install
+# looks for it.
+kernels: $(VENV)/.stamp
+	@mkdir -p build
+	@$(BIN)/cmake -S . -B build/kernels -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
+		-DDEMB_PYTHON=$(CURDIR)/$(BIN)/python >build/kernels.log
+	@$(BIN)/cmake --build build/kernels
+	@$(BIN)/cmake --install build/kernels --prefix \
+		"$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')"
 
 demo: setup
 	$(BIN)/demb train --workers 2 --preset demo
