@@ -1,0 +1,1 @@
+"""Benchmarks: suites are data, competitors are live processes that take turns, reports are JSON and Markdown."""

@@ -1,0 +1,1 @@
+"""Competitors' processes, and what both sides share. No file here imports the library: peers have an own Python."""
