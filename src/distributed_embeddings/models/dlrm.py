@@ -44,7 +44,7 @@ class DLRM(keras.Model):
         self.bottom_mlp, self.top_mlp = tuple(bottom_mlp), tuple(top_mlp)
         self.wide = wide
         self.dropout, self.embedding_l2 = dropout, embedding_l2
-        self.interaction = DotInteraction(name="interaction")
+        self.interaction: Any = None
         self.top = mlp(self.top_mlp, "top", dropout)
         self.logit = logit_layer()
         self.bottom: Any = None
@@ -60,7 +60,8 @@ class DLRM(keras.Model):
             self.bottom.build((None, numbers[-1]))
         if not self.embeddings.built:
             self.embeddings.build(ids)
-        self.interaction.build((None, vectors, dim))
+        self.interaction = DotInteraction(keep_first=numbers is not None, name="interaction")
+        self.interaction.build([(None, dim)] * vectors)
         plain = len(ids) * dim + (0 if numbers is None else numbers[-1]) if self.wide else 0
         width = dim * (numbers is not None) + crosses + plain
         self.top.build((None, width))
@@ -75,11 +76,11 @@ class DLRM(keras.Model):
             squares = [tf.reduce_sum(tf.square(tf.cast(v, tf.float32)), -1) for v in vectors]
             self.add_loss(self.embedding_l2 * tf.reduce_mean(tf.add_n(squares)))
         bottom = [] if self.bottom is None else [self.bottom(numbers)]
-        crossed = self.interaction(tf.stack([*bottom, *vectors], 1))
+        crossed = self.interaction([*bottom, *vectors])
         if not self.wide:
-            return self.logit(self.top(tf.concat([*bottom, crossed], -1), training=training))
+            return self.logit(self.top(crossed, training=training))
         plain = vectors if numbers is None else [tf.cast(numbers, vectors[0].dtype), *vectors]
-        top = self.top(tf.concat([*bottom, crossed, *plain], -1), training=training)
+        top = self.top(tf.concat([crossed, *plain], -1), training=training)
         return self.logit(tf.concat([*plain, top], -1))
 
     def get_config(self) -> dict[str, Any]:

@@ -1,51 +1,41 @@
-"""Pairwise dot products of a sample's vectors, in plain TensorFlow."""
+"""Pairwise dot products of a sample's vectors as a Keras layer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
+
+from distributed_embeddings.ops import kernels
+from distributed_embeddings.ops.interaction import dot_interaction
 
 
 @keras.saving.register_keras_serializable("distributed_embeddings")
 class DotInteraction(keras.layers.Layer):
-    """[B, F, dim] → the F (F - 1) / 2 products of vectors i > j: the lower triangle without the diagonal, by rows.
+    """F vectors [B, dim] in a list, or [B, F, dim] → the F (F - 1) / 2 products of vectors i > j, by rows.
 
-    Naumov et al., 2019 (DLRM). Gradients of gradients are not defined.
+    That is the lower triangle of the matrix of products without its diagonal. keep_first: the first vector stands
+    before them, [B, dim + F (F - 1) / 2]. Naumov et al., 2019 (DLRM). Gradients of gradients are not defined.
     """
 
+    def __init__(self, keep_first: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.keep_first = keep_first
+        # Keras compiles a model with XLA on its own where all layers allow it, and XLA knows no op of ours.
+        self.supports_jit = not kernels.enabled_for("")
+
     def call(self, vectors: Any) -> Any:
-        return _pairwise_dots(int(vectors.shape[-2]))(vectors)
+        if not isinstance(vectors, list | tuple):
+            vectors = tf.unstack(vectors, axis=-2)
+        return dot_interaction(vectors, self.keep_first)
 
     def compute_output_shape(self, vectors_shape: Any) -> tuple[Any, int]:
-        count = vectors_shape[-2]
-        return vectors_shape[0], count * (count - 1) // 2
+        if isinstance(vectors_shape[0], list | tuple):
+            count, (batch, dim) = len(vectors_shape), vectors_shape[0]
+        else:
+            batch, count, dim = vectors_shape
+        return batch, count * (count - 1) // 2 + (dim if self.keep_first else 0)
 
-
-def _pairwise_dots(count: int) -> Callable[[Any], Any]:
-    rows, columns = np.tril_indices(count, -1)
-    triangle = (rows * count + columns).astype(np.int32)
-    # Where entry (i, j) of the symmetric gradient comes from; the diagonal from a row of zeros put behind the others.
-    sources = np.full((count, count), len(triangle), np.int32)
-    sources[rows, columns] = sources[columns, rows] = np.arange(len(triangle))
-
-    # Pairs are picked as whole rows of the transposed matrix: on CPU a gather of single numbers along the last axis
-    # costs more than both transposes (28 ms against 22 ms forward and back at [2048, 27, 16], one thread). The
-    # gradient by hand is one product instead of two, and a gather instead of a scatter.
-    @tf.custom_gradient
-    def dots(vectors: Any) -> Any:
-        products = tf.matmul(vectors, vectors, transpose_b=True)
-        by_pair = tf.transpose(tf.reshape(products, [-1, count * count]))
-        picked = tf.transpose(tf.gather(by_pair, triangle))
-
-        def gradient(upstream: Any) -> Any:
-            padded = tf.pad(tf.transpose(upstream), [[0, 1], [0, 0]])
-            symmetric = tf.transpose(tf.gather(padded, sources.ravel()))
-            return tf.matmul(tf.reshape(symmetric, [-1, count, count]), vectors)
-
-        return picked, gradient
-
-    return dots
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "keep_first": self.keep_first}
