@@ -52,5 +52,20 @@ bench: setup
 	$(BIN)/python benchmarks/bench_criteo.py
 	$(BIN)/demb launch -n 2 -- $(CURDIR)/$(BIN)/python benchmarks/bench_comm.py
 
+# Peers have an environment of their own. --no-deps: torchrec asks for the CUDA build of FBGEMM, which breaks the CPU
+# one; the list holds all that import needs.
+.PHONY: bench-peers bench-ops
+bench-peers: .venv-peers/.stamp
+
+.venv-peers/.stamp: benchmarks/peers/requirements.txt
+	test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip install --quiet --no-deps --requirement $<
+	.venv-peers/bin/python -c 'import torch, fbgemm_gpu, torchrec; print("peers:", torch.__version__, torchrec.__version__)'
+	touch $@
+
+# Half an hour. The whole grid takes hours: demb bench ops --suite issue --resume
+bench-ops: setup bench-peers
+	$(BIN)/demb bench ops --suite quick
+
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis runs
+	rm -rf $(VENV) .venv-peers build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis runs

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from .bench.options import BenchOptions, run_bench
 from .options import DoctorOptions, EvaluateOptions, LaunchOptions, TrainOptions
 from .presets import PRESETS
 
@@ -43,13 +44,14 @@ def parse(argv: Sequence[str]) -> Any:
         | Annotated[EvaluateOptions, tyro.conf.subcommand("evaluate")]
         | Annotated[LaunchOptions, tyro.conf.subcommand("launch")]
         | Annotated[DoctorOptions, tyro.conf.subcommand("doctor")]
+        | Annotated[BenchOptions, tyro.conf.subcommand("bench")]
     )
     return tyro.cli(
         kinds,
         prog="demb",
-        description="Hybrid-parallel embedding tables: train, evaluate, launch, check.",
+        description="Hybrid-parallel embedding tables: train, evaluate, launch, check, measure.",
         args=list(argv),
-        config=(tyro.conf.OmitArgPrefixes,),
+        config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
     )
 
 
@@ -85,6 +87,8 @@ def _command(options: Any, argv: Sequence[str], program: Sequence[str]) -> int:
         from .launch import run_launch
 
         return run_launch(options, program)
+    if isinstance(options, BenchOptions):
+        return run_bench(options)
     from .doctor import run_doctor
 
     return run_doctor(options)

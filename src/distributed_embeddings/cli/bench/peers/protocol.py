@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 Answer = Callable[[dict[str, Any]], dict[str, Any]]
+Step = Callable[[int], Any]
 
 
 def serve(start: Callable[[dict[str, Any]], tuple[dict[str, Any], Answer]]) -> None:
@@ -36,31 +37,36 @@ def serve(start: Callable[[dict[str, Any]], tuple[dict[str, Any], Answer]]) -> N
         print(json.dumps(said), file=answers, flush=True)
 
 
-def answer_runs(steps: dict[str, Callable[[int], None]], pool: int) -> Answer:
-    """Answers {"run": phase, "count": n} by {"seconds": [n]} and {"memory": …} by this process's resident bytes.
+def answer_runs(steps: dict[str, Step], pool: int, per_call: int = 1) -> Answer:
+    """Answers {"run": phase, "count": n} by {"seconds": [n]} and {"memory": "now" | "reset"} by resident bytes.
 
-    steps[phase](i): one whole step on prepared batch i of `pool`. Batches take turns over all phases, so that none
-    is fresher in the caches than a new one would be.
+    steps[phase](i): per_call whole steps from prepared batch i of `pool` on; it may return the seconds that count, else
+    all of its time counts. Batches take turns over all phases, so that none is fresher in the caches than a new one
+    would be.
     """
     state = {"next": 0}
 
-    def one(step: Callable[[int], None]) -> float:
+    def one(step: Step) -> float:
         batch = state["next"] % pool
-        state["next"] += 1
+        state["next"] += per_call
         start = time.perf_counter()
-        step(batch)
-        return time.perf_counter() - start
+        counted = step(batch)
+        whole = time.perf_counter() - start
+        return (whole if counted is None else counted) / per_call
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:
         if "memory" in request:
-            return memory()
+            return memory(reset=request["memory"] == "reset")
         return {"seconds": [one(steps[request["run"]]) for _ in range(int(request.get("count", 1)))]}
 
     return answer
 
 
-def memory() -> dict[str, int]:
-    """Resident and peak resident bytes of this process."""
+def memory(reset: bool = False) -> dict[str, int]:
+    """Resident and peak resident bytes of this process; reset: the peak begins anew."""
+    if reset:
+        with open("/proc/self/clear_refs", "w") as file:
+            file.write("5")
     fields = {}
     with open("/proc/self/status") as lines:
         for line in lines:

@@ -1,0 +1,211 @@
+"""`demb bench ops`: lookup and update of embedding tables against the peers, case by case."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from . import machine, markdown
+from .cases import Case, bytes_needed
+from .competitors import COMPETITORS, MAKE_PEERS, find_peers, refusal, start
+from .interleave import Run, interleave
+from .limits import Limits
+from .ops_report import report_lines
+from .options import OpsOptions
+from .process import Worker, WorkerError
+from .stats import ratio, summarise
+from .suites import SUITES, Entry
+
+PHASES = ("lookup", "update", "both")
+_SPARE = 0.85
+"""Share of the free memory that competitors may take."""
+
+
+def run_ops(options: OpsOptions) -> int:
+    """Measure all cases of a suite; after each the report on disk is whole. Returns 1 when a case failed."""
+    peers = find_peers(options.peers)
+    if peers is None:
+        print(f"no environment of the peers: they are left out. To have them, {MAKE_PEERS}", flush=True)
+    path = report_path(options)
+    report = json.loads(path.read_text()) if options.resume and path.exists() else new_report(options)
+    entries = chosen(options)
+    report["results"] = [r for r in report["results"] if not failures(r)]
+    done = {result["case_key"] for result in report["results"]}
+    left = [entry for entry in entries if entry.case.key not in done]
+    print(f"{len(left)} cases of {len(entries)}; report: {path}", flush=True)
+    limits = Limits(report["limits"])
+    failed = 0
+    for number, entry in enumerate(left, 1):
+        result = run_case(entry, options, peers, limits)
+        failed += bool(failures(result))
+        report["results"].append(result)
+        report["limits_missing"] = limits.reason
+        save(report, path)
+        print(f"[{number}/{len(left)}] {told(result)}", flush=True)
+    save(report, path)
+    return 1 if failed else 0
+
+
+def failures(result: dict[str, Any]) -> list[str]:
+    """What went wrong in a case, in distinction to what does not compete."""
+    return [reason for reason in result["skipped"].values() if reason.startswith("failed")]
+
+
+def new_report(options: OpsOptions) -> dict[str, Any]:
+    settings = {"suite": options.suite, "repeats": options.repeats, "max_seconds": options.max_seconds}
+    return {"kind": "ops", **machine.environment(), "settings": settings, "limits": [], "results": []}
+
+
+def report_path(options: OpsOptions) -> Path:
+    """The JSON file; with --resume the newest one of the suite."""
+    out = options.out
+    if options.name is not None:
+        return out / f"{options.name}.json"
+    if options.resume and (old := sorted(out.glob(f"*-ops-{options.suite}.json"))):
+        return old[-1]
+    return out / f"{machine.now()[:10]}-ops-{options.suite}.json"
+
+
+def chosen(options: OpsOptions) -> list[Entry]:
+    """The suite's entries that --filter and --competitors leave."""
+    pattern = re.compile(options.filter or "")
+    wanted = options.competitors
+    unknown = sorted(set(wanted) - set(COMPETITORS))
+    if unknown:
+        raise ValueError(
+            f"`--competitors` must be of {sorted(COMPETITORS)}. Received: --competitors {' '.join(unknown)}"
+        )
+    entries = [e for e in SUITES[options.suite]() if pattern.search(e.case.key)]
+    return [Entry(e.case, tuple(wanted) or e.competitors) for e in entries]
+
+
+def run_case(entry: Entry, options: OpsOptions, peers: Path | None, limits: Limits) -> dict[str, Any]:
+    """Measure one case with all competitors that fit; a JSON-able result."""
+    case, began = entry.case, time.monotonic()
+    names, skipped = fitting(entry, int(machine.meminfo("MemAvailable") * _SPARE), peers is not None)
+    result: dict[str, Any] = {
+        "case": case.to_dict(), "case_key": case.key, "date": machine.now(), "commit": machine.commit(),
+        "load_before": machine.load(), "skipped": skipped, "competitors": {}, "all_rounds": True,
+    }  # fmt: skip
+    if not names:
+        return result
+    with contextlib.ExitStack() as stack:
+        workers: dict[str, Worker] = {}
+        for name in names:
+            try:
+                workers[name] = ready(stack.enter_context(start(name, case, peers)), case, result, name)
+            except WorkerError as error:
+                skipped[name] = f"failed: {error}"
+        check_same_ids(result["competitors"])
+        _measure(workers, case, options, result)
+    for row_bytes in sorted({case.row_bytes, case.row_bytes + case.slot_bytes}):
+        limits.find(row_bytes, case.threads)
+    result["seconds"] = round(time.monotonic() - began, 1)
+    return result
+
+
+def fitting(entry: Entry, budget: int, have_peers: bool) -> tuple[list[str], dict[str, str]]:
+    """(competitors that run, why the others do not) within `budget` bytes. All are live at once, the earlier in the
+    list first; when the first two do not fit together, none runs: a ratio needs both."""
+    names: list[str] = []
+    skipped: dict[str, str] = {}
+    used = 0
+    for name in entry.competitors:
+        reason = refusal(name, entry.case)
+        if reason is None and COMPETITORS[name].is_peer and not have_peers:
+            reason = "no environment of the peers"
+        needs = bytes_needed(entry.case, name)
+        if reason is None and used + needs > budget:
+            reason = (
+                f"does not fit: {needs / 2**30:.1f} GiB beside {used / 2**30:.1f} of {budget / 2**30:.1f} GiB"
+            )
+        if reason is None:
+            names.append(name)
+            used += needs
+        else:
+            skipped[name] = reason
+    rivals = entry.competitors[:2]
+    lost = [name for name in rivals if skipped.get(name, "").startswith("does not fit")]
+    if lost and names:
+        skipped |= dict.fromkeys(names, f"{lost[0]} does not fit beside it")
+        names = []
+    return names, skipped
+
+
+def ready(worker: Worker, case: Case, result: dict[str, Any], name: str) -> Worker:
+    """Build the competitor's tables and let each phase run once, so that all pages are there; notes its memory."""
+    said = worker.ask(case.to_dict(), timeout=1800)
+    for phase in PHASES:
+        worker.ask({"run": phase, "count": 1}, timeout=1800)
+    result["competitors"][name] = {
+        "info": said, "steps": 0, "memory_before": worker.ask({"memory": "reset"})
+    }  # fmt: skip
+    return worker
+
+
+def check_same_ids(competitors: dict[str, Any]) -> None:
+    """Raise ValueError when competitors do not look up the same ids."""
+    sums = {name: c["info"]["checksum"] for name, c in competitors.items()}
+    if len(set(sums.values())) > 1:
+        raise ValueError(f"competitors must be given the same ids. Received: checksums {sums}")
+
+
+def _measure(workers: dict[str, Worker], case: Case, options: OpsOptions, result: dict[str, Any]) -> None:
+    """Take turns; where a competitor fails the case is kept without turns and says why."""
+    found = result["competitors"]
+
+    def run_of(name: str) -> Run:
+        def run(phase: str, count: int) -> list[float]:
+            found[name]["steps"] += count * case.steps_per_call
+            timeout = max(600.0, 20 * options.max_seconds)
+            answer = workers[name].ask({"run": phase, "count": count}, timeout)
+            return [float(s) for s in answer["seconds"]]
+
+        return run
+
+    try:
+        turns, result["all_rounds"] = interleave(
+            {name: run_of(name) for name in workers}, PHASES, options.repeats, options.max_seconds
+        )
+        for name, worker in workers.items():
+            found[name]["turns"] = turns[name]
+            found[name]["memory_after"] = worker.ask({"memory": "now"})
+    except WorkerError as error:
+        result["skipped"]["all"] = f"failed: {error}"
+        for name in found:
+            found[name].pop("turns", None)
+
+
+def save(report: dict[str, Any], path: Path) -> None:
+    """JSON and, beside it, Markdown."""
+    markdown.write(path, [json.dumps(report)])
+    markdown.write(path.with_suffix(".md"), report_lines(report))
+
+
+def told(result: dict[str, Any]) -> str:
+    """A case in a line or a few, for the terminal."""
+    parts = [result["case_key"] + ":"]
+    found = {n: c for n, c in result["competitors"].items() if "turns" in c}
+    for name, competitor in found.items():
+        both = competitor["turns"]["both"]
+        text = f"{name} {markdown.milliseconds(summarise(both).median)} ms"
+        if name != "ours" and "ours" in found:
+            text += f" (×{ratio(both, found['ours']['turns']['both']).text()})"
+        parts.append(text)
+    parts += [f"{name} skipped: {reason}" for name, reason in result["skipped"].items()]
+    return "; ".join(parts).replace(":;", ":", 1)
+
+
+def run_report(paths: Sequence[Path]) -> int:
+    """`demb bench report`: write the Markdown of reports' JSON files again."""
+    for path in paths:
+        report = json.loads(path.read_text())
+        if report.get("kind") != "ops":
+            raise ValueError(f"`files` must be reports of `demb bench ops`. Received: {path}")
+        markdown.write(path.with_suffix(".md"), report_lines(report))
+    return 0

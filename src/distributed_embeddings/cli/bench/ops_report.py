@@ -1,0 +1,203 @@
+"""The Markdown of `demb bench ops` from its JSON: arithmetic on what was measured, and plain words."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from .cases import Case
+from .markdown import heading, milliseconds, table
+from .stats import Ratio, geometric_mean, ratio, summarise
+
+TITLES = {
+    "ours": "ours", "plain_tf": "ours on plain TF ops", "keras": "Keras 3", "fbgemm": "FBGEMM CPU",
+    "fbgemm_huge": "FBGEMM CPU with huge pages", "embedding_bag": "torch EmbeddingBag",
+}  # fmt: skip
+ISSUE_TABLES = 26
+
+NOTES = """
+How to read it. A case is `tables × rows × dim - hotness - batch - distribution - rule - threads`. Competitors are live
+processes that take turns (A B A B), all others idle; the first step of a turn is dropped; batches of ids are prepared
+beforehand, the same for all, and differ from step to step.
+
+- *lookup*: forward without gradient. *both*: forward, gradient, optimizer.
+- *update*, ours, plain TF and Keras: gradient and optimizer, nobody using the outputs. Torch and FBGEMM: the backward
+  call with the fused rule or the optimizer; the forward before it is not counted.
+- Times are medians over rounds of the turns' medians, the fastest step in parentheses. Ratios are peer ÷ ours, of
+  medians, with the least and the greatest ratio of a round in brackets; above 1 ours is faster.
+- An id is its popularity rank: frequent rows are neighbours in memory.
+- FBGEMM's wheel computes this operator's update on one core whatever number of threads it is given: beside two threads
+  of ours it is one core against two. It is given no bounds check of ids; ours checks them. Neither is given outputs or
+  buffers to reuse; what its allocator keeps is its own affair.
+- *Share of limit*: bytes of rows that must move ÷ seconds ÷ the machine's random-access limit for rows of that size and
+  threads. A lookup moves every row asked; an update every distinct row with its state, once. Above 100 % caches
+  serve repeated rows, as under Zipf: only tables far beyond the caches with uniform ids say something about memory.
+""".strip().splitlines()
+
+
+def report_lines(report: dict[str, Any]) -> list[str]:
+    """The whole report."""
+    results = report["results"]
+    measured = [r for r in results if any("turns" in c for c in r["competitors"].values())]
+    settings = report["settings"]
+    commits = ", ".join(sorted({r["commit"] for r in results}))
+    lines = [f"# Embedding operations, suite `{settings['suite']}`", "", *heading(report)]
+    lines += [f"- Peers: {_peer_versions(measured)}"]
+    lines += [f"- {settings['repeats']} rounds a case, or as many as begin in {settings['max_seconds']:g} s"]
+    lines += [
+        f"- Cases measured at commit {commits}; highest load before a case {_highest_load(results):.2f}",
+        "",
+    ]
+    lines += ["## Summary", "", *summary(measured), "", *NOTES, "", "## Limits of this machine", ""]
+    lines += [*limit_lines(report), "", "## Cases", "", *case_table(measured, report["limits"]), ""]
+    lines += ["## Memory of ours", "", *memory_table(measured), "", "## Left out", "", *left_out(results)]
+    return lines
+
+
+def totals(results: Iterable[dict[str, Any]], peer: str) -> dict[tuple[int, str], dict[str, Ratio]]:
+    """Ratios of `both`, peer ÷ ours, as [threads, rule][case key]; only cases of 26 tables, one step a call."""
+    found: dict[tuple[int, str], dict[str, Ratio]] = defaultdict(dict)
+    for result in results:
+        value = ratio_of(result, peer, "both")
+        case = result["case"]
+        if value is not None and case["tables"] == ISSUE_TABLES and case["steps_per_call"] == 1:
+            found[case["threads"], case["rule"]][result["case_key"]] = value
+    return dict(found)
+
+
+def ratio_of(result: dict[str, Any], peer: str, phase: str) -> Ratio | None:
+    """peer ÷ ours of one case; None unless both were measured."""
+    sides = [result["competitors"].get(name, {}).get("turns") for name in (peer, "ours")]
+    return ratio(sides[0][phase], sides[1][phase]) if all(sides) else None
+
+
+def summary(results: list[dict[str, Any]]) -> list[str]:
+    """Geometric means of the ratios of `both` by competitor, threads and rule, and the worst case of each."""
+    rows = []
+    for peer in (name for name in TITLES if name != "ours"):
+        for (threads, rule), ratios in sorted(totals(results, peer).items()):
+            worst = min(ratios, key=lambda key: ratios[key].value)
+            mean = geometric_mean([r.value for r in ratios.values()])
+            rows.append(
+                [
+                    TITLES[peer],
+                    threads,
+                    rule,
+                    len(ratios),
+                    f"{mean:.2f}",
+                    f"{ratios[worst].text()} at {worst}",
+                ]
+            )
+    headers = ["peer", "threads", "rule", "cases", "geometric mean of peer ÷ ours (both)", "worst"]
+    if not rows:
+        return ["No case of 26 tables was measured with a peer."]
+    return [
+        *table(headers, rows),
+        "",
+        f"Only cases of {ISSUE_TABLES} tables count here; all others are below.",
+    ]
+
+
+def case_table(results: list[dict[str, Any]], limits: list[dict[str, Any]]) -> list[str]:
+    """One line a case and competitor: times, ratios, shares of the limit."""
+    rows = []
+    for result in results:
+        for name, competitor in result["competitors"].items():
+            if "turns" not in competitor:
+                continue
+            times = [summarise(competitor["turns"][phase]) for phase in ("lookup", "update", "both")]
+            ratios = [
+                ratio_of(result, name, phase) if name != "ours" else None for phase in ("lookup", "both")
+            ]
+            note = "" if result["all_rounds"] else f", {times[2].rounds} rounds"
+            rows.append([
+                result["case_key"] + note, TITLES[name],
+                *[f"{milliseconds(t.median)} ({milliseconds(t.minimum)})" for t in times],
+                *[r.text() if r else "" for r in ratios],
+                *[_percent(x) for x in shares(result, name, limits)],
+            ])  # fmt: skip
+    headers = ["case", "competitor", "lookup ms", "update ms", "both ms", "÷ ours, lookup", "÷ ours, both",
+               "limit, lookup", "limit, update"]  # fmt: skip
+    return table(headers, rows)
+
+
+def shares(
+    result: dict[str, Any], name: str, limits: list[dict[str, Any]]
+) -> tuple[float | None, float | None]:
+    """Shares of the limit that lookup and update reach; None where the limit is not known."""
+    case = Case(**result["case"])
+    competitor = result["competitors"][name]
+    by_size = {(x["row_bytes"], x["threads"]): x for x in limits}
+    gather = by_size.get((case.row_bytes, case.threads))
+    modify = by_size.get((case.row_bytes + case.slot_bytes, case.threads))
+    turns = competitor["turns"]
+    lookup = case.ids * case.row_bytes / summarise(turns["lookup"]).median / 1e9
+    rows = competitor["info"]["unique_rows"] * (case.row_bytes + case.slot_bytes)
+    update = rows / summarise(turns["update"]).median / 1e9
+    return (
+        lookup / gather["gather_gbps"] if gather else None,
+        update / modify["modify_gbps"] if modify else None,
+    )
+
+
+def limit_lines(report: dict[str, Any]) -> list[str]:
+    if not report["limits"]:
+        return [f"Not measured: {report.get('limits_missing') or 'no case asked for them'}."]
+    rows = [
+        [x["row_bytes"], x["threads"], f"{x['gather_gbps']:.2f}", f"{x['modify_gbps']:.2f}"]
+        for x in sorted(report["limits"], key=lambda x: (x["threads"], x["row_bytes"]))
+    ]
+    return table(["row, bytes", "threads", "random gather, GB/s", "random modify, GB/s"], rows)
+
+
+def memory_table(results: list[dict[str, Any]]) -> list[str]:
+    """Resident memory of ours after the first steps, and what it grew by at its peak since."""
+    rows = []
+    for result in results:
+        ours = result["competitors"].get("ours", {})
+        if "memory_after" not in ours:
+            continue
+        before, after = ours["memory_before"], ours["memory_after"]
+        tables = Case(**result["case"]).table_bytes
+        growth = after["peak"] - before["resident"]
+        rows.append([
+            result["case_key"], f"{tables / 2**20:.0f}", f"{before['resident'] / 2**20:.0f}",
+            f"{growth / 2**20:+.1f}", ours["steps"],
+        ])  # fmt: skip
+    headers = ["case", "tables, MiB", "resident before, MiB", "peak growth, MiB", "steps"]
+    return table(headers, rows)
+
+
+def left_out(results: list[dict[str, Any]]) -> list[str]:
+    """Cases that were not measured at all with their reasons, then competitors left out of cases, counted."""
+    lines, counts = [], Counter()
+    for result in results:
+        whole = not any("turns" in c for c in result["competitors"].values())
+        for name, reason in result["skipped"].items():
+            first = reason.splitlines()[0]
+            if whole and first.startswith(("does not fit:", "failed")):
+                lines.append(f"- {result['case_key']}: {TITLES.get(name, name)} {first}")
+            elif not whole:
+                counts[TITLES.get(name, name), first] += 1
+    lines += [f"- {title}: {reason} ({n} cases)" for (title, reason), n in sorted(counts.items())]
+    return lines or ["Nothing."]
+
+
+def _peer_versions(results: list[dict[str, Any]]) -> str:
+    found = {
+        f"{package} {c['info'][package]}"
+        for r in results
+        for c in r["competitors"].values()
+        for package in ("torch", "fbgemm_gpu")
+        if package in c["info"]
+    }
+    return ", ".join(sorted(found)) or "none"
+
+
+def _highest_load(results: list[dict[str, Any]]) -> float:
+    return max((r["load_before"]["load_1min"] for r in results), default=0.0)
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.0%}"

@@ -1,0 +1,62 @@
+"""Options of `demb bench`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+
+@dataclass(frozen=True)
+class OpsOptions:
+    """Lookup and update of embedding tables, against FBGEMM, torch, Keras and plain TensorFlow ops."""
+
+    suite: Literal["issue", "quick", "large", "rows", "keras", "growth", "one"] = "quick"
+    """issue: the whole grid, hours; quick: minutes; large: tables of 1e7 rows, fewer than 26; rows: 1e7 against 1e5
+    rows; keras: 10M × 16; growth: memory over 1,000 steps; one: a tiny case."""
+    filter: str | None = None
+    """Only cases whose key matches this regular expression: 26x1e5x16-h1-b4096-zipf1.05-adagrad-t1."""
+    competitors: tuple[str, ...] = ()
+    """Who competes, instead of the suite's own choice: ours, fbgemm, fbgemm_huge, embedding_bag, plain_tf, keras."""
+    repeats: int = 7
+    """Rounds: in each, every competitor has a turn of some steps in every phase."""
+    max_seconds: float = 60.0
+    """No further round of a case begins after so many seconds of rounds."""
+    out: Path = Path("benchmarks/reports")
+    """Directory of the report."""
+    name: str | None = None
+    """The report's name. Default: <date>-ops-<suite>."""
+    peers: Path | None = None
+    """The peers' Python. Default: .venv-peers/bin/python, which `make bench-peers` makes."""
+    resume: bool = False
+    """Go on with the newest report of the suite, or the one named: its cases are not measured again."""
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """Write the Markdown of reports again from their JSON files."""
+
+    files: tyro.conf.Positional[tuple[Path, ...]]
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """Benchmarks: interleaved runs, ratios, a report in JSON and Markdown."""
+
+    bench: (
+        Annotated[OpsOptions, tyro.conf.subcommand("ops")]
+        | Annotated[ReportOptions, tyro.conf.subcommand("report")]
+    )
+
+
+def run_bench(options: BenchOptions) -> int:
+    """The command's status."""
+    if isinstance(options.bench, ReportOptions):
+        from .ops import run_report
+
+        return run_report(options.bench.files)
+    from .ops import run_ops
+
+    return run_ops(options.bench)
