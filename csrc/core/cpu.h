@@ -28,3 +28,4 @@ inline bool has_avx2() {
 #define DEMB_AVX2
 #endif
 #define DEMB_INLINE static inline __attribute__((always_inline))
+#define DEMB_INLINE_METHOD inline __attribute__((always_inline))

@@ -1,0 +1,179 @@
+#include "core/lookup.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "core/numbers.h"
+
+namespace demb {
+namespace {
+
+constexpr int64_t kBytesPerTask = int64_t{1} << 17;  // of rows read: enough to forget what a task costs
+constexpr int64_t kBytesAhead = 2048;                // of rows asked for before they are read
+
+DEMB_INLINE float scale_of(Combiner combiner, float sum, float squares) {
+  if (combiner == Combiner::kSum) return 1.0f;
+  const float total = combiner == Combiner::kMean ? sum : root(squares);
+  return total != 0.0f ? 1.0f / total : 0.0f;
+}
+
+// The row an id names under the policy; -1: none.
+DEMB_INLINE int64_t row_of(int64_t id, int64_t num_rows, InvalidIds policy) {
+  if (static_cast<uint64_t>(id) < static_cast<uint64_t>(num_rows)) return id;
+  if (policy != InvalidIds::kClip) return -1;
+  return id < 0 ? 0 : num_rows - 1;
+}
+
+// Accumulators of a row of DIM floats in registers; for DIM 0 any width, in the output itself.
+template <int DIM>
+struct Sum {
+  V8 lanes[DIM / 8];
+  DEMB_INLINE_METHOD Sum(float*, int) {
+    for (int k = 0; k < DIM / 8; ++k) lanes[k] = splat(0.0f);
+  }
+  template <typename T>
+  DEMB_INLINE_METHOD void add(const T* row, float w, bool weighted) {
+    for (int k = 0; k < DIM / 8; ++k) {
+      const V8 v = load8(row + 8 * k);
+      lanes[k] += weighted ? v * w : v;
+    }
+  }
+  DEMB_INLINE_METHOD void finish(float* out, float scale, bool scaled) {
+    for (int k = 0; k < DIM / 8; ++k) store8(out + 8 * k, scaled ? lanes[k] * scale : lanes[k]);
+  }
+};
+
+template <>
+struct Sum<0> {
+  float* out;
+  int dim;
+  DEMB_INLINE_METHOD Sum(float* out, int dim) : out(out), dim(dim) {
+    for (int d = 0; d < dim; ++d) out[d] = 0.0f;
+  }
+  template <typename T>
+  DEMB_INLINE_METHOD void add(const T* row, float w, bool weighted) {
+    const int whole = dim / 8 * 8;
+    for (int d = 0; d < whole; d += 8) {
+      const V8 v = load8(row + d);
+      store8(out + d, load8(out + d) + (weighted ? v * w : v));
+    }
+    if (whole < dim) {
+      const V8 v = load_tail(row + whole, dim - whole);
+      store_tail(out + whole, load_tail(out + whole, dim - whole) + (weighted ? v * w : v), dim - whole);
+    }
+  }
+  DEMB_INLINE_METHOD void finish(float* to, float scale, bool scaled) {
+    if (!scaled) return;
+    for (int d = 0; d < dim; ++d) to[d] *= scale;
+  }
+};
+
+template <typename T, int DIM, typename Id>
+DEMB_INLINE void look_up_bags(const LookupJob& job, InvalidIds policy, int64_t first, int64_t last) {
+  const Table& table = job.table;
+  const Bags& bags = job.bags;
+  const Id* ids = static_cast<const Id*>(bags.ids);
+  const int64_t row_bytes = table.dim * static_cast<int64_t>(sizeof(T));
+  const int64_t ahead = std::max<int64_t>(2, std::min<int64_t>(32, kBytesAhead / row_bytes));
+  const int64_t end_of_ids = bags.begin(last);
+  const bool weighted = bags.weights != nullptr;
+  const bool scaled = bags.combiner != Combiner::kSum;
+  for (int64_t i = bags.begin(first); i < std::min(bags.begin(first) + ahead, end_of_ids); ++i) {
+    prefetch_row<false>(table.data, ids[i], table.stride, row_bytes);
+  }
+  for (int64_t b = first; b < last; ++b) {
+    float* out = job.out + b * job.out_stride;
+    Sum<DIM> sum(out, table.dim);
+    float total = 0.0f, squares = 0.0f;
+    for (int64_t i = bags.begin(b); i < bags.begin(b + 1); ++i) {
+      if (i + ahead < end_of_ids) prefetch_row<false>(table.data, ids[i + ahead], table.stride, row_bytes);
+      const int64_t row = row_of(ids[i], table.num_rows, policy);
+      if (static_cast<uint64_t>(static_cast<int64_t>(ids[i])) >= static_cast<uint64_t>(table.num_rows)) {
+        if (job.invalid != nullptr) job.invalid->add(i);
+        if (row < 0) continue;
+      }
+      const float w = weighted ? bags.weights[i] : 1.0f;
+      sum.add(reinterpret_cast<const T*>(table.data + row * table.stride), w, weighted);
+      total += w;
+      squares += w * w;
+    }
+    sum.finish(out, scaled ? scale_of(bags.combiner, total, squares) : 1.0f, scaled);
+  }
+}
+
+template <typename T, int DIM>
+DEMB_INLINE void look_up_ids(const LookupJob& job, InvalidIds policy, int64_t first, int64_t last) {
+  if (job.bags.ids_are_64) {
+    look_up_bags<T, DIM, int64_t>(job, policy, first, last);
+  } else {
+    look_up_bags<T, DIM, int32_t>(job, policy, first, last);
+  }
+}
+
+DEMB_INLINE void look_up_any(const LookupJob& job, InvalidIds policy, int64_t first, int64_t last) {
+  if (job.table.dtype == DType::kBFloat16) return look_up_ids<BFloat16, 0>(job, policy, first, last);
+  if (job.table.dtype == DType::kFloat16) return look_up_ids<Float16, 0>(job, policy, first, last);
+  switch (job.table.dim) {
+    case 8: return look_up_ids<float, 8>(job, policy, first, last);
+    case 16: return look_up_ids<float, 16>(job, policy, first, last);
+    case 32: return look_up_ids<float, 32>(job, policy, first, last);
+    case 64: return look_up_ids<float, 64>(job, policy, first, last);
+    case 128: return look_up_ids<float, 128>(job, policy, first, last);
+    default: return look_up_ids<float, 0>(job, policy, first, last);
+  }
+}
+
+DEMB_AVX2 void look_up_avx2(const LookupJob& job, InvalidIds policy, int64_t first, int64_t last) {
+  look_up_any(job, policy, first, last);
+}
+
+void look_up_portable(const LookupJob& job, InvalidIds policy, int64_t first, int64_t last) {
+  look_up_any(job, policy, first, last);
+}
+
+}  // namespace
+
+void look_up(const LookupJob* jobs, int64_t num_jobs, InvalidIds policy, const Executor& executor) {
+  struct Task {
+    const LookupJob* job;
+    int64_t first, last;
+  };
+  std::vector<Task> tasks;
+  for (int64_t j = 0; j < num_jobs; ++j) {
+    const Bags& bags = jobs[j].bags;
+    const int64_t ids_a_bag = std::max<int64_t>(1, bags.num_ids / std::max<int64_t>(1, bags.num_bags));
+    const int64_t bytes = ids_a_bag * (jobs[j].table.dim * bytes_of(jobs[j].table.dtype) + 64);
+    const int64_t step = std::max<int64_t>(1, kBytesPerTask / bytes);
+    for (int64_t b = 0; b < bags.num_bags; b += step) {
+      tasks.push_back({&jobs[j], b, std::min(b + step, bags.num_bags)});
+    }
+  }
+  const auto run = has_avx2() ? look_up_avx2 : look_up_portable;
+  executor.run(static_cast<int64_t>(tasks.size()),
+               [&](int64_t t) { run(*tasks[t].job, policy, tasks[t].first, tasks[t].last); });
+}
+
+bool constant_scale(const Bags& bags, InvalidIds policy, float* scale) {
+  *scale = 1.0f;
+  if (bags.combiner == Combiner::kSum) return true;
+  // An id that is left out is not counted in a mean: then the scale follows the ids.
+  if (bags.splits != nullptr || bags.weights != nullptr || policy == InvalidIds::kZero) return false;
+  const float count = static_cast<float>(bags.hotness);
+  *scale = scale_of(bags.combiner, count, count);
+  return true;
+}
+
+void bag_scales(const Bags& bags, int64_t num_rows, InvalidIds policy, int64_t first, int64_t last, float* scales) {
+  for (int64_t b = first; b < last; ++b) {
+    float total = 0.0f, squares = 0.0f;
+    for (int64_t i = bags.begin(b); i < bags.begin(b + 1); ++i) {
+      if (row_of(bags.id(i), num_rows, policy) < 0) continue;
+      const float w = bags.weights != nullptr ? bags.weights[i] : 1.0f;
+      total += w;
+      squares += w * w;
+    }
+    scales[b - first] = scale_of(bags.combiner, total, squares);
+  }
+}
+
+}  // namespace demb
