@@ -1,6 +1,7 @@
 // All occurrences of a table's rows in a step, sorted by row: what sums of duplicates and updates walk along.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -48,8 +49,11 @@ class Occurrences {
 
   // The first pair at or behind `at` that begins a row.
   int64_t row_start(int64_t at) const {
-    while (at > 0 && at < count_ && pairs_[at].key == pairs_[at - 1].key) ++at;
-    return at < count_ ? at : count_;
+    if (at >= count_) return count_;
+    if (at == 0 || pairs_[at].key != pairs_[at - 1].key) return at;
+    // A row named by half the batch spans many tasks: none of them may walk along it.
+    const auto behind = [](uint32_t key, const Pair& p) { return key < p.key; };
+    return std::upper_bound(pairs_ + at, pairs_ + count_, pairs_[at].key, behind) - pairs_;
   }
 
  private:
