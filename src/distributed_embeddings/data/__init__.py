@@ -16,6 +16,7 @@ from .libfm import FRAPPE_FIELDS as FRAPPE_FIELDS
 from .libfm import load_libfm as load_libfm
 from .movielens import load_movielens as load_movielens
 from .paths import expand_paths as expand_paths
+from .random_ids import RandomIds as RandomIds
 from .sources import InMemoryTable as InMemoryTable
 from .sources import Stream as Stream
 from .sources import Table as Table

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._planted import PlantedTruth, auc
+from ._power_law import coprime_step, power_law_ranks
 from .criteo import CATEGORICAL_NAMES, log_transform
 from .features import DENSE, Columns, Feature
 from .hashing import counter_bits, key64, normal_pairs, unit_interval
@@ -64,7 +65,7 @@ class SyntheticClicks:
         self._num_rows = num_rows
         self._sizes = np.array(vocabulary_sizes, np.int64)
         self._exponent = exponent
-        self._steps = np.array([_coprime_step(int(size) - 1) for size in vocabulary_sizes], np.int64)
+        self._steps = np.array([coprime_step(int(size) - 1) for size in vocabulary_sizes], np.int64)
         self._key = key64(seed, *stream.encode())
         # The sample has a key of its own: the truth is the same for every stream.
         numbers, missing, ids, _ = self._inputs(key64(seed, 0x63616C), np.arange(_CALIBRATION_ROWS))
@@ -139,14 +140,7 @@ class SyntheticClicks:
 
     def _ids(self, bits: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Ids 1 … size - 1 by a power law over ranks, the ranks scattered over the ids; 0 for missing."""
-        count = (self._sizes - 1).astype(np.float64)
-        u = unit_interval(bits)
-        if abs(self._exponent - 1.0) < 1e-6:
-            ranks = np.exp(u * np.log(count + 1.0))
-        else:
-            power = 1.0 - self._exponent
-            ranks = (1.0 + u * ((count + 1.0) ** power - 1.0)) ** (1.0 / power)
-        rank = np.minimum(ranks.astype(np.int64) - 1, self._sizes - 2)
+        rank = power_law_ranks(unit_interval(bits), self._sizes - 1, self._exponent)
         # The frequent ids must not be neighbours: a table cut into ranges of rows would have all its load
         # in one.
         ids = 1 + (rank * self._steps) % (self._sizes - 1)
@@ -175,14 +169,6 @@ def _chance(bits: NDArray[np.uint64], rates: NDArray[np.float64]) -> NDArray[np.
 
 def _dense(numbers: NDArray[np.int64], missing: NDArray[np.bool_]) -> NDArray[np.float32]:
     return log_transform(np.where(missing, np.nan, numbers))
-
-
-def _coprime_step(size: int) -> int:
-    """A step near size * 0.618 that visits every residue of `size`: rank * step mod size is a bijection."""
-    step = max(1, int(size * 0.6180339887))
-    while np.gcd(step, size) != 1:
-        step += 1
-    return step
 
 
 def _check(
