@@ -57,13 +57,14 @@ DEMB_INLINE V8 root(V8 x) {
 #endif
 }
 
+// A NaN in `a` stays one.
 template <typename V>
 DEMB_INLINE V larger(V a, V b) {
-  return a > b ? a : b;
+  return a < b ? b : a;
 }
 template <typename V>
 DEMB_INLINE V smaller(V a, V b) {
-  return a < b ? a : b;
+  return a > b ? b : a;
 }
 
 // ---- 16-bit floats, eight at a time; the scalar forms go through them so that both give the same bits ----
@@ -145,8 +146,11 @@ DEMB_INLINE void store_tail(T* p, V8 v, int n) {
 template <bool WRITE>
 DEMB_INLINE void prefetch_row(const char* base, int64_t row, int64_t stride, int64_t bytes) {
   const uintptr_t start = reinterpret_cast<uintptr_t>(base) + static_cast<uintptr_t>(row) * static_cast<uintptr_t>(stride);
-  for (uintptr_t at = start & ~uintptr_t{63}; at < start + static_cast<uintptr_t>(bytes); at += 64) {
-    __builtin_prefetch(reinterpret_cast<const void*>(at), WRITE ? 1 : 0, 3);
+  const uintptr_t line = start & ~uintptr_t{63};
+  // By lines that are counted: an invalid id may lead to the end of the address space, where `at < end` never ends.
+  const int64_t lines = (static_cast<int64_t>(start - line) + bytes + 63) / 64;
+  for (int64_t k = 0; k < lines; ++k) {
+    __builtin_prefetch(reinterpret_cast<const void*>(line + static_cast<uintptr_t>(64 * k)), WRITE ? 1 : 0, 3);
   }
 }
 

@@ -60,9 +60,15 @@ DEMB_INLINE void store_element_chunk(char* row, DType dtype, V8 v, int k, int di
   }
 }
 
-DEMB_INLINE float mean_square(const V8* g, int chunks, int dim) {
+DEMB_INLINE float mean_square(const V8* g, int dim) {
   V8 total = splat(0.0f);
-  for (int k = 0; k < chunks; ++k) total += g[k] * g[k];
+  for (int k = 0; k < dim / 8; ++k) total += g[k] * g[k];
+  if (dim % 8 != 0) {
+    // Lanes behind dim are 0, but NaN where a factor was infinite.
+    const I8 inside = I8{0, 1, 2, 3, 4, 5, 6, 7} < dim % 8;
+    const V8 last = (V8)((I8)g[dim / 8] & inside);
+    total += last * last;
+  }
   return lane_sum(total) / static_cast<float>(dim);
 }
 
@@ -82,7 +88,7 @@ DEMB_INLINE void update_row(const UpdateTarget& to, const RuleStep& r, const Rul
   float accumulator = 0.0f;
   if (ROWWISE) {
     float* a = slot_row(to.slots[0], row);
-    accumulator = *a += statistic != nullptr ? *statistic : mean_square(g, chunks, dim);
+    accumulator = *a += statistic != nullptr ? *statistic : mean_square(g, dim);
   }
   float* slots[kMaxSlots] = {};
   for (int s = 0; s < Rule::SLOTS; ++s) slots[s] = slot_row(to.slots[s], row);
