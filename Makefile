@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TYPED := src/distributed_embeddings/planner src/distributed_embeddings/comm src/distributed_embeddings/data
 
-.PHONY: setup kernels demo demo-long lint test test-all bench clean
+.PHONY: setup kernels demo demo-long lint test test-all sanitize fuzz bench clean
 
 setup: kernels
 
@@ -45,6 +45,27 @@ test: lint
 
 test-all: lint
 	$(BIN)/python -m pytest
+
+# csrc/core alone, without TensorFlow: its tests and a short fuzz run under each sanitizer, portable and AVX2.
+SANITIZERS := address,leak undefined thread
+sanitize: $(VENV)/.stamp
+	@mkdir -p build
+	for s in $(SANITIZERS); do \
+		$(BIN)/cmake -S . -B build/sanitize/$$s -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
+			-DDEMB_WITH_TENSORFLOW=OFF -DDEMB_SANITIZE=$$s >build/sanitize.log \
+		&& $(BIN)/cmake --build build/sanitize/$$s \
+		&& $(BIN)/ctest --test-dir build/sanitize/$$s --output-on-failure || exit 1; \
+	done
+
+# Longer than in `make sanitize`: FUZZ_RUNS inputs from FUZZ_SEED on, under the address and undefined sanitizers.
+FUZZ_RUNS ?= 200000
+FUZZ_SEED ?= 1
+fuzz: $(VENV)/.stamp
+	@mkdir -p build
+	$(BIN)/cmake -S . -B build/fuzz -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
+		-DDEMB_WITH_TENSORFLOW=OFF -DDEMB_SANITIZE=address,undefined >build/fuzz.log
+	$(BIN)/cmake --build build/fuzz --target fuzz_bags
+	build/fuzz/fuzz_bags -runs=$(FUZZ_RUNS) -seed=$(FUZZ_SEED)
 
 # Each prints one JSON object; benchmarks/reports/ keeps what was measured.
 bench: setup
