@@ -1,10 +1,10 @@
 """Batches of `demb bench train`: numbers, one-hot ids and labels, the same bytes in every competitor. NumPy only.
 
-The first request of a train competitor is a case: {"tables", "rows", "dim", "distribution", "batch" (samples a worker),
-"workers", "threads" (of each worker), "numbers", "bottom": [64], "top": [64, 32], "rule": "adagrad"}. The bottom MLP ends
-in one more layer of width dim, the top MLP in one of width 1; ReLU after all layers but the last. The loss is the mean
-binary cross entropy. It is answered by {"checksum": checksum(worker_batches(case, 0)), …versions}; {"run": "step",
-"count": n} by {"seconds": [n]} of whole training steps as rank 0 sees them.
+The first request of a train competitor is a case: {"tables", "rows", "dim", "distribution", "batch" (samples a
+worker), "workers", "threads" (of each worker), "numbers", "bottom": [64], "top": [64, 32], "rule": "adagrad"}. The
+bottom MLP ends in one more layer of width dim, the top MLP in one of width 1; ReLU after all layers but the last. The
+loss is the mean binary cross entropy. It is answered by {"checksum": checksum(worker_batches(case, 0)), …versions};
+{"run": "step", "count": n} by {"seconds": [n]} of whole training steps as rank 0 sees them.
 """
 
 from __future__ import annotations
