@@ -35,6 +35,30 @@ class OpsOptions:
 
 
 @dataclass(frozen=True)
+class TrainBenchOptions:
+    """Whole training steps against plain Keras and TorchRec, with phases and memory."""
+
+    model: Literal["dlrm", "criteo", "tiny", "small", "medium", "large", "jumbo", "colossal"] = "dlrm"
+    """dlrm: 26 tables of 100k × 16; the others are the synthetic size ladder, ours alone."""
+    workers: int | None = None
+    """Processes. Default: dlrm on 2 and on 1, others on 2."""
+    batch: int | None = None
+    """Samples a step of all workers together. Default: 4,096 for dlrm, 65,536 for others."""
+    competitors: tuple[str, ...] = ()
+    """Who competes: ours, keras, torchrec. Default: all."""
+    repeats: int = 9
+    """Rounds: in each, every competitor has a turn of some steps."""
+    max_seconds: float = 120.0
+    """No further round of a case begins after so many seconds of rounds."""
+    out: Path = Path("benchmarks/reports")
+    """Directory of the report."""
+    name: str | None = None
+    """The report's name. Default: <date>-train-<model>."""
+    peers: Path | None = None
+    """The peers' Python. Default: .venv-peers/bin/python, which `make bench-peers` makes."""
+
+
+@dataclass(frozen=True)
 class ReportOptions:
     """Write the Markdown of reports again from their JSON files."""
 
@@ -47,6 +71,7 @@ class BenchOptions:
 
     bench: (
         Annotated[OpsOptions, tyro.conf.subcommand("ops")]
+        | Annotated[TrainBenchOptions, tyro.conf.subcommand("train")]
         | Annotated[ReportOptions, tyro.conf.subcommand("report")]
     )
 
@@ -57,6 +82,10 @@ def run_bench(options: BenchOptions) -> int:
         from .ops import run_report
 
         return run_report(options.bench.files)
+    if isinstance(options.bench, TrainBenchOptions):
+        from .train import run_train_bench
+
+        return run_train_bench(options.bench)
     from .ops import run_ops
 
     return run_ops(options.bench)
