@@ -1,0 +1,91 @@
+"""Competitors' processes and their turns."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from distributed_embeddings.cli.bench import process
+from distributed_embeddings.cli.bench.interleave import interleave, steps_in_turn
+from distributed_embeddings.cli.bench.process import Worker, WorkerError
+
+PEER = """
+import sys
+from distributed_embeddings.cli.bench.peers.protocol import answer_runs, serve
+def start(case):
+    print("chatter", flush=True)
+    seen = []
+    def step(batch):
+        seen.append(batch)
+        return float(len(seen))
+    def fail(batch):
+        sys.stderr.write("told on stderr\\n")
+        raise RuntimeError("no such thing")
+    return {"case": case["name"]}, answer_runs({"step": step, "fail": fail, "end": lambda _: sys.exit(3)}, 2, 2)
+serve(start)
+"""
+
+
+def test_turns_alternate_and_warm_steps_are_dropped():
+    calls = []
+
+    def run_of(name):
+        def run(phase, count):
+            calls.append((name, phase))
+            return [100.0, *[0.1] * (count - 1)]
+
+        return run
+
+    turns, complete = interleave({"a": run_of("a"), "b": run_of("b")}, ("x", "y"), 3, 60.0)
+    one_round = [(n, p) for n in "ab" for p in "xy"]
+    assert calls == one_round * 4  # the first to learn how long a step takes
+    assert complete
+    assert turns["a"]["x"] == [[0.1, 0.1]] * 3
+
+
+def test_time_ends_rounds_but_one_is_whole():
+    turns, complete = interleave({"a": lambda phase, count: [1.0] * count}, ("x",), 5, 0.0)
+    assert (turns, complete) == ({"a": {"x": [[1.0]]}}, False)
+
+
+def test_steps_in_a_turn():
+    assert steps_in_turn(2.0) == (1, 0)
+    assert steps_in_turn(0.02) == (10, 1)
+    assert steps_in_turn(1e-9) == (50, 1)
+
+
+def test_a_worker_answers_and_what_it_prints_is_no_answer():
+    with Worker("peer", [sys.executable, "-c", PEER]) as worker:
+        assert worker.ask({"name": "A"}) == {"case": "A"}
+        # Seconds of a call of two steps, each from two prepared batches.
+        assert worker.ask({"run": "step", "count": 3}) == {"seconds": [0.5, 1.0, 1.5]}
+        assert worker.ask({"memory": "reset"})["resident"] > 2**20
+        with pytest.raises(
+            WorkerError, match=r"(?s)peer failed: RuntimeError: no such thing.*told on stderr"
+        ):
+            worker.ask({"run": "fail"})
+        assert worker.ask({"run": "step"}) == {"seconds": [2.0]}
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("import sys; sys.stderr.write('why\\n')", r"(?s)peer ended.*why"),
+        ("import time; input(); time.sleep(60)", "peer gave no answer in 1 s"),
+        ("input(); print('hello')", "peer answered no JSON: 'hello"),
+    ],
+)
+def test_a_worker_that_does_not_answer(code, message, monkeypatch):
+    monkeypatch.setattr(process, "_GRACE", 1.0)
+    with Worker("peer", [sys.executable, "-c", code]) as worker, pytest.raises(WorkerError, match=message):
+        if "why" in code:
+            worker._process.wait(10)
+        worker.ask({}, timeout=1)
+
+
+def test_variables_are_set_and_taken_away(monkeypatch):
+    monkeypatch.setenv("DEMB_KERNELS", "off")
+    code = "import json, os; input(); print(json.dumps({k: os.environ.get(k) for k in ('DEMB_KERNELS', 'OTHER')}))"
+    with Worker("peer", [sys.executable, "-c", code], {"DEMB_KERNELS": None, "OTHER": "1"}) as worker:
+        assert worker.ask({}) == {"DEMB_KERNELS": None, "OTHER": "1"}
