@@ -17,7 +17,8 @@ constexpr int kMaxSlots = 3;
 struct RuleStep {
   RuleKind kind = RuleKind::kSgd;
   float learning_rate = 0.0f;
-  float step = 1.0f;          // this update's number, from 1
+  float rate = 0.0f;          // the learning rate with Adam's bias correction; elsewhere the learning rate
+  int64_t step = 1;           // this update's number, from 1
   float hyper[8] = {};        // in the order in which the rule's struct below reads them
   float weight_decay = 0.0f;  // decoupled; 0: none
   float clip = -1.0f;         // of every element of the gradient; negative: none
@@ -73,9 +74,8 @@ template <bool AMSGRAD>
 struct Adam {
   static constexpr int SLOTS = AMSGRAD ? 3 : 2;
   float rate, keep_1, keep_2, epsilon;
-  explicit Adam(const RuleStep& r) : keep_1(1.0f - r.hyper[0]), keep_2(1.0f - r.hyper[1]), epsilon(r.hyper[2]) {
-    rate = r.learning_rate * (std::sqrt(1.0f - std::pow(r.hyper[1], r.step)) / (1.0f - std::pow(r.hyper[0], r.step)));
-  }
+  explicit Adam(const RuleStep& r)
+      : rate(r.rate), keep_1(1.0f - r.hyper[0]), keep_2(1.0f - r.hyper[1]), epsilon(r.hyper[2]) {}
   DEMB_INLINE_METHOD void update(V8& w, V8 g, V8* s, float) const {
     s[0] += (g - s[0]) * keep_1;
     s[1] += (g * g - s[1]) * keep_2;
