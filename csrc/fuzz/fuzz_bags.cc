@@ -197,7 +197,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const TableData table(random, 1 + in.below(60), dim, static_cast<demb::DType>(in.below(3)), 4 * in.below(3));
   demb::RuleStep rule;
   rule.kind = kRules[in.below(3)];
-  rule.learning_rate = 0.1f;
+  rule.learning_rate = rule.rate = 0.1f;
   rule.hyper[0] = 1e-7f;
   rule.stochastic_rounding = in.below(2) == 0;
   const demb::SerialExecutor serial;
