@@ -6,7 +6,7 @@ import pytest
 
 from distributed_embeddings.cli.bench.cases import Case
 from distributed_embeddings.cli.bench.markdown import milliseconds, table
-from distributed_embeddings.cli.bench.ops_report import left_out, report_lines, shares, totals
+from distributed_embeddings.cli.bench.ops_report import left_out, report_lines, row_lines, shares, totals
 from distributed_embeddings.cli.bench.stats import geometric_mean, ratio, summarise
 
 ENVIRONMENT = {
@@ -99,6 +99,16 @@ def test_shares_of_the_limit():
     assert update == pytest.approx(1000 * 128 / 1e-3 / 0.5e9)
     assert shares(made, "ours", []) == (None, None)
     assert "| 64 | 1 | 2.00 | 9.00 |" in report_lines(report([made], limits))
+
+
+def test_time_by_rows():
+    made = [
+        result(Case(rows, 16, 1, 256, "spread", threads=threads), {"ours": [seconds]})
+        for rows, threads, seconds in [(10**5, 1, 2.0), (10**7, 1, 3.0), (10**7, 2, 9.0)]
+    ]
+    lines = row_lines(made)
+    assert lines[-2] == "| 26x0x16-h1-b256-spread-adagrad-t1 | 1e+07 ÷ 1e+05 | 1.50 | 1.50 | 1.50 |"
+    assert row_lines(made[1:]) == []
 
 
 def test_memory_grows_by_the_peak():

@@ -32,14 +32,14 @@ def test_turns_alternate_and_warm_steps_are_dropped():
 
     def run_of(name):
         def run(phase, count):
-            calls.append((name, phase))
-            return [100.0, *[0.1] * (count - 1)]
+            calls.append((name, phase, count))
+            return [0.4, *[0.1] * (count - 1)]
 
         return run
 
     turns, complete = interleave({"a": run_of("a"), "b": run_of("b")}, ("x", "y"), 3, 60.0)
-    one_round = [(n, p) for n in "ab" for p in "xy"]
-    assert calls == one_round * 4  # the first to learn how long a step takes
+    learning = [(n, p, count) for n in "ab" for p in "xy" for count in (1, 2)]
+    assert calls == learning + [(n, p, 3) for n in "ab" for p in "xy"] * 3
     assert complete
     assert turns["a"]["x"] == [[0.1, 0.1]] * 3
 

@@ -27,7 +27,9 @@ def interleave(
     past max_seconds, at least one being complete. Returns the turns, and whether all rounds were run.
     """
     begin = time.monotonic()
-    counts = {n: {p: steps_in_turn(min(run(p, 2))) for p in phases} for n, run in runs.items()}
+    counts = {
+        name: {phase: steps_in_turn(_estimate(run, phase)) for phase in phases} for name, run in runs.items()
+    }
     turns: Turns = {name: {phase: [] for phase in phases} for name in runs}
     for done in range(repeats):
         if done and time.monotonic() - begin > max_seconds:
@@ -44,3 +46,9 @@ def steps_in_turn(seconds: float) -> tuple[int, int]:
     if seconds >= _LONG:
         return 1, 0
     return max(2, min(_MOST, round(_TURN / max(seconds, 1e-6)))), 1
+
+
+def _estimate(run: Run, phase: str) -> float:
+    """Seconds of a step: of one where it is long, else the better of two further ones."""
+    first = run(phase, 1)[0]
+    return first if first >= _LONG else min(run(phase, 2))

@@ -5,26 +5,57 @@ A process of its own: `python -m distributed_embeddings.cli.bench.limits` answer
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import sys
 from typing import Any
 
+from . import machine
 from .peers.protocol import Answer, serve
 from .process import Worker, WorkerError
 
-_MODULE = "distributed_embeddings.ops.limits"
+LINE = 64
+"""Bytes of a cache line: rows are read and written in whole ones."""
+_TABLE = 4 * 2**30
+"""Bytes of the table: far beyond caches and TLB, as the aims mean it."""
+_ROWS, _REPEATS = 2**20, 7
 
 
 def measure(row_bytes: int, threads: int) -> dict[str, float]:
-    """Bytes of rows a second, in 1e9, over random rows of row_bytes bytes each on `threads` threads.
+    """Bytes of rows a second, in 1e9, over random rows of row_bytes bytes each on `threads` threads; the fastest of
+    some tries.
 
-    "gather_gbps": rows read and written to a small buffer; "modify_gbps": rows read, changed and written back, a row
-    counted once. Raises NotImplementedError where the library holds no kernel that measures them.
+    "gather_gbps": rows are read and summed up; "modify_gbps": rows are read, changed and written back, no row twice,
+    each counted once. Rows lie on whole cache lines; only their own bytes count. To be called before TensorFlow has
+    started its threads. Raises NotImplementedError where the library has no kernels.
     """
-    if importlib.util.find_spec(_MODULE) is None:
-        raise NotImplementedError("the library was built without kernels that measure the machine's limits")
-    return dict(importlib.import_module(_MODULE).measure(row_bytes, threads))
+    import tensorflow as tf
+
+    from distributed_embeddings.ops import kernels
+
+    operation = getattr(kernels.library(), "demb_memory_limits", None) if kernels.available() else None
+    if operation is None:
+        raise NotImplementedError(
+            "the library was built without the kernels that measure the machine's limits"
+        )
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    seconds = operation(
+        row_bytes=whole_lines(row_bytes),
+        table_bytes=table_bytes(machine.meminfo("MemAvailable")),
+        count=_ROWS,
+        repeats=_REPEATS,
+    ).numpy()
+    gather, modify = (_ROWS * row_bytes / float(each.min()) / 1e9 for each in seconds)
+    return {"gather_gbps": gather, "modify_gbps": modify}
+
+
+def whole_lines(row_bytes: int) -> int:
+    """The least multiple of a cache line that holds a row."""
+    return -(-row_bytes // LINE) * LINE
+
+
+def table_bytes(available: int) -> int:
+    """4 GiB, or half the free memory where there is less; whole GiB while there is one, at least 1 GiB."""
+    return max(1, min(_TABLE, available // 2) // 2**30) * 2**30
 
 
 class Limits:

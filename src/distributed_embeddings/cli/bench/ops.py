@@ -138,9 +138,10 @@ def fitting(entry: Entry, budget: int, have_peers: bool) -> tuple[list[str], dic
 
 
 def ready(worker: Worker, case: Case, result: dict[str, Any], name: str) -> Worker:
-    """Build the competitor's tables and let each phase run once, so that all pages are there; notes its memory."""
+    """Build the competitor's tables and let a step run, so that all pages are there; notes its memory."""
     said = worker.ask(case.to_dict(), timeout=1800)
-    for phase in PHASES:
+    # TensorFlow traces every phase of its own; torch has nothing to trace.
+    for phase in ("both",) if COMPETITORS[name].is_peer else PHASES:
         worker.ask({"run": phase, "count": 1}, timeout=1800)
     result["competitors"][name] = {
         "info": said, "steps": 0, "memory_before": worker.ask({"memory": "reset"})

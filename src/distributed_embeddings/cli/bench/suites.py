@@ -30,7 +30,7 @@ def issue() -> list[Entry]:
     for threads, rule, distribution, batch, hotness, dim, rows in grid:
         case = Case(rows, dim, hotness, batch, distribution, rule, threads)
         small = batch == 4096 and hotness <= 10 and dim in (16, 128) and distribution == "zipf1.05"
-        more = ("embedding_bag", "plain_tf", "keras") if small else ()
+        more = ("fbgemm_huge", "embedding_bag", "plain_tf", "keras") if small else ()
         entries.append(Entry(case, (*EVERYWHERE, *more)))
     return entries
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -20,6 +21,9 @@ def serve(start: Callable[[dict[str, Any]], tuple[dict[str, Any], Answer]]) -> N
     Whatever else the program prints goes to stderr: stdout carries answers only. An exception is answered by
     {"error": …}, and the process goes on.
     """
+    # When memory ends, the system ends this process and not whoever started it.
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
     # Libraries write to descriptor 1 too, not only to sys.stdout.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
