@@ -45,7 +45,7 @@ class TrainBenchOptions:
     batch: int | None = None
     """Samples a step of all workers together. Default: 4,096 for dlrm, 65,536 for others."""
     competitors: tuple[str, ...] = ()
-    """Who competes: ours, keras, torchrec. Default: all."""
+    """Who competes: ours, keras, torchrec, plain_tf (ours without kernels). Default: the first three."""
     repeats: int = 9
     """Rounds: in each, every competitor has a turn of some steps."""
     max_seconds: float = 120.0

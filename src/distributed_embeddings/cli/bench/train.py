@@ -12,7 +12,7 @@ from .competitors import MAKE_PEERS, find_peers
 from .interleave import Run, interleave
 from .options import TrainBenchOptions
 from .process import Worker, WorkerError
-from .train_cases import TITLES, TrainCase, make_cases, refusal, start
+from .train_cases import TITLES, USUAL, TrainCase, make_cases, refusal, start
 from .train_report import case_lines, report_lines
 
 PHASE = "step"
@@ -25,6 +25,11 @@ def run_train_bench(options: TrainBenchOptions) -> int:
     peers = find_peers(options.peers)
     if peers is None and options.model == "dlrm":
         print(f"no environment of the peers: they are left out. To have them, {MAKE_PEERS}", flush=True)
+    unknown = sorted(set(options.competitors) - set(TITLES))
+    if unknown:
+        raise ValueError(
+            f"`--competitors` must be of {sorted(TITLES)}. Received: --competitors {' '.join(unknown)}"
+        )
     cases = make_cases(options.model, options.workers, options.batch)
     settings = {"model": options.model, "repeats": options.repeats, "max_seconds": options.max_seconds}
     report: dict[str, Any] = {
@@ -39,7 +44,7 @@ def run_train_bench(options: TrainBenchOptions) -> int:
         result = run_case(case, options, peers)
         report["results"].append(result)
         save(report, path)
-        print("\n".join(case_lines(result)), flush=True)
+        print("\n".join([*case_lines(result), ""]), flush=True)
     print(f"report: {path}", flush=True)
     failed = any(r.startswith("failed") for x in report["results"] for r in x["skipped"].values())
     return 1 if failed else 0
@@ -59,7 +64,7 @@ def run_case(case: TrainCase, options: TrainBenchOptions, peers: Path | None) ->
     }  # fmt: skip
     with contextlib.ExitStack() as stack:
         workers: dict[str, Worker] = {}
-        for name in options.competitors or tuple(TITLES):
+        for name in options.competitors or USUAL:
             reason = refusal(name, case, peers)
             if reason is not None:
                 result["skipped"][name] = reason

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import os
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,13 @@ from typing import Any
 from .competitors import PEERS
 from .process import Worker
 
-TITLES = {"ours": "ours", "keras": "plain Keras 3, Adagrad", "torchrec": "TorchRec on Gloo"}
+TITLES = {
+    "ours": "ours",
+    "keras": "plain Keras 3, Adagrad",
+    "torchrec": "TorchRec on Gloo",
+    "plain_tf": "ours on plain TF ops",
+}
+USUAL = ("ours", "keras", "torchrec")
 AIMS = {("torchrec", 2): 2.5, ("torchrec", 1): 1.6, ("keras", 1): 3.5}
 """Times a competitor's samples/s that ours aims at, by competitor and workers, for dlrm."""
 
@@ -80,7 +84,7 @@ def make_cases(model: str, workers: int | None, batch: int | None, **changes: An
 
 def refusal(name: str, case: TrainCase, peers: Path | None) -> str | None:
     """Why a competitor does not run a case; None when it does."""
-    if name == "ours":
+    if name in ("ours", "plain_tf"):
         return None
     if case.model != "dlrm":
         return "competes in dlrm only"
@@ -97,7 +101,7 @@ def start(name: str, case: TrainCase, peers: Path | None) -> Worker:
     env: dict[str, str | None] = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
     if name == "torchrec":
         return Worker(TITLES[name], [str(peers), str(PEERS / _TORCHREC)], env)
-    command = _program(name)
+    command = [sys.executable, "-m", f"{__package__}.worker_train", "keras" if name == "keras" else "ours"]
     if case.workers > 1:
         command = [sys.executable, "-m", "distributed_embeddings.cli.main", "launch",
                    "-n", str(case.workers), "--", *command]  # fmt: skip
@@ -107,16 +111,9 @@ def start(name: str, case: TrainCase, peers: Path | None) -> Worker:
         "TF_NUM_INTEROP_THREADS": "2",
         "TF_CPP_MIN_LOG_LEVEL": "2",
         # Plain Keras has the same model, interaction by TensorFlow's own operations.
-        "DEMB_KERNELS": "off" if name == "keras" else None,
+        "DEMB_KERNELS": None if name == "ours" else "off",
         # Ranks wait for the next request while other competitors have their turns.
         "DEMB_DEADLINE_SECONDS": _FOREVER,
         "DEMB_WATCHDOG_SECONDS": _FOREVER,
     }
     return Worker(TITLES[name], command, env)
-
-
-def _program(system: str) -> Sequence[str]:
-    module = f"{__package__}.worker_train"
-    if importlib.util.find_spec(module) is None:
-        raise FileNotFoundError(f"{module} must be installed with the library.")
-    return [sys.executable, "-m", module, system]
