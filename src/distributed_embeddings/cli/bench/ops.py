@@ -204,9 +204,12 @@ def told(result: dict[str, Any]) -> str:
 
 def run_report(paths: Sequence[Path]) -> int:
     """`demb bench report`: write the Markdown of reports' JSON files again."""
+    from . import train_report
+
+    lines_of = {"ops": report_lines, "train": train_report.report_lines}
     for path in paths:
         report = json.loads(path.read_text())
-        if report.get("kind") != "ops":
-            raise ValueError(f"`files` must be reports of `demb bench ops`. Received: {path}")
-        markdown.write(path.with_suffix(".md"), report_lines(report))
+        if report.get("kind") not in lines_of:
+            raise ValueError(f"`files` must be reports of `demb bench ops` or `train`. Received: {path}")
+        markdown.write(path.with_suffix(".md"), lines_of[report["kind"]](report))
     return 0
