@@ -97,6 +97,15 @@ def test_other_dtypes_take_the_twin():
     np.testing.assert_array_equal(interaction.dot_interaction(vectors), [[6.0], [6.0]])
 
 
+def test_xla_compiles_the_twin():
+    vectors = [tf.constant(v, tf.float32) for v in drawn((5, 4, 3), True, 1)[0]]
+    call = tf.function(lambda v: interaction.dot_interaction(v, True), jit_compile=True)
+    outer = tf.function(lambda v: tf.cond(v[0][0, 0] > -9, lambda: call(v), lambda: call(v)))
+    wanted = interaction.dot_interaction(vectors, True)
+    for compiled in (call, outer):
+        np.testing.assert_allclose(compiled(vectors), wanted, rtol=1e-5, atol=1e-6)
+
+
 def test_vectors_that_differ_are_refused():
     with pytest.raises(ValueError, match="of one dtype"):
         interaction.dot_interaction([])

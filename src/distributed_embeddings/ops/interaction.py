@@ -20,7 +20,8 @@ def dot_interaction(vectors: Sequence[tf.Tensor], keep_first: bool = False) -> t
     """F vectors [B, dim] → [B, F (F - 1) / 2], the products of vectors i > j by rows: (1,0) (2,0) (2,1) (3,0) ….
 
     keep_first: the first vector itself stands before them: [B, dim + F (F - 1) / 2]. Differentiable once. float32
-    on a CPU goes through the kernel, which reads the vectors where they lie; the rest through the twin.
+    on a CPU goes through the kernel, which reads the vectors where they lie; the rest, and what XLA compiles, through
+    the twin.
     Raises ValueError for no vector or vectors of different dtypes; InvalidArgumentError or ValueError for shapes
     that differ.
     """
@@ -38,7 +39,21 @@ def dot_interaction(vectors: Sequence[tf.Tensor], keep_first: bool = False) -> t
 
 def uses_kernel(vector: tf.Tensor) -> bool:
     """Whether `dot_interaction` of vectors such as this one is the compiled kernel."""
-    return bool(vector.dtype == tf.float32 and kernels.enabled_for(vector))
+    return bool(vector.dtype == tf.float32 and kernels.enabled_for(vector) and not _compiled_by_xla())
+
+
+def _compiled_by_xla() -> bool:
+    """Whether a `tf.function(jit_compile=True)` is being traced: XLA knows no op of ours.
+
+    tf.function enters such a context around the traced Python; TensorFlow has no public way to ask.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    while graph is not None:
+        context = graph._get_control_flow_context()
+        if context is not None and context.IsXLAContext():
+            return True
+        graph = getattr(graph, "outer_graph", None)
+    return False
 
 
 @tf.RegisterGradient(_FORWARD)
