@@ -101,8 +101,11 @@ def run_case(entry: Entry, options: OpsOptions, peers: Path | None, limits: Limi
                 workers[name] = ready(stack.enter_context(start(name, case, peers)), case, result, name)
             except WorkerError as error:
                 skipped[name] = f"failed: {error}"
-        check_same_ids(result["competitors"])
-        _measure(workers, case, options, result)
+                if name == names[0]:
+                    break
+        if names[0] in workers:  # the others' ratios are against it
+            check_same_ids(result["competitors"])
+            _measure(workers, case, options, result)
     for row_bytes in sorted({case.row_bytes, case.row_bytes + case.slot_bytes}):
         limits.find(row_bytes, case.threads)
     result["seconds"] = round(time.monotonic() - began, 1)
@@ -198,8 +201,14 @@ def told(result: dict[str, Any]) -> str:
         if name != "ours" and "ours" in found:
             text += f" (×{ratio(both, found['ours']['turns']['both']).text()})"
         parts.append(text)
-    parts += [f"{name} skipped: {reason}" for name, reason in result["skipped"].items()]
+    parts += [f"{name} skipped: {brief(reason)}" for name, reason in result["skipped"].items()]
     return "; ".join(parts).replace(":;", ":", 1)
+
+
+def brief(reason: str) -> str:
+    """First and last line of a reason: what happened, and the error at the end of a trace. The report has it all."""
+    lines = reason.splitlines()
+    return lines[0] if len(lines) == 1 else f"{lines[0]} … {lines[-1].strip()}"
 
 
 def run_report(paths: Sequence[Path]) -> int:

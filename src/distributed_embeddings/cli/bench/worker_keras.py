@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from .peers.protocol import Answer, serve
-from .worker_ours import answer_steps, use_threads
+from .tensorflow_steps import answer_steps, use_threads
 
 
 def start(case: dict[str, Any]) -> tuple[dict[str, Any], Answer]:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 import distributed_embeddings.dist_model_parallel as dmp
 
-from .peers import made_ids
-from .peers.protocol import Answer, answer_runs, serve
-
-Ids = list[list[tf.Tensor]]
-"""[step of a call][table] of int64 [batch, hotness]."""
+from .peers.protocol import Answer, serve
+from .tensorflow_steps import answer_steps, use_threads
 
 
 def start(case: dict[str, Any]) -> tuple[dict[str, Any], Answer]:
@@ -28,58 +23,6 @@ def start(case: dict[str, Any]) -> tuple[dict[str, Any], Answer]:
     optimizer = dmp.DistributedOptimizer(rules[case["rule"]](0.01))
     optimizer.build(layer.trainable_variables)
     return answer_steps(case, layer, optimizer, layer.trainable_variables)
-
-
-def use_threads(threads: int) -> None:
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
-
-
-def answer_steps(
-    case: dict[str, Any], lookup: Callable[[list[tf.Tensor]], list[tf.Tensor]], optimizer: Any, variables: Any
-) -> tuple[dict[str, Any], Answer]:
-    """Answers for a lookup (list of ids to list of outputs) and its optimizer.
-
-    lookup: forward. update: gradient and optimizer, nobody asking for the outputs. both: all of it.
-    """
-    grads = [tf.constant(g) for g in made_ids.gradients(case)]
-
-    def train(ids: list[tf.Tensor]) -> list[tf.Tensor]:
-        with tf.GradientTape() as tape:
-            outputs = lookup(ids)
-        optimizer.apply(tape.gradient(outputs, variables, output_gradients=grads), variables)
-        return outputs
-
-    def forward_calls(calls: Ids) -> Any:
-        return [lookup(ids) for ids in calls]
-
-    def update_calls(calls: Ids) -> None:
-        for ids in calls:
-            train(ids)
-
-    def train_calls(calls: Ids) -> Any:
-        return [train(ids) for ids in calls]
-
-    phases = {"lookup": forward_calls, "update": update_calls, "both": train_calls}
-    prepared = made_ids.batches(case)
-    said = {
-        "tensorflow": tf.__version__,
-        "keras": keras.__version__,
-        **made_ids.describe(prepared, case["rows"]),
-    }
-    pool = [[tf.constant(ids) for ids in batch] for batch in prepared]
-    per_call = case["steps_per_call"]
-    # Plain lists of steps, unrolled: AutoGraph has nothing to convert.
-    functions = {name: tf.function(call, autograph=False) for name, call in phases.items()}
-
-    def steps_of(call: Callable[[Ids], Any]) -> Callable[[int], None]:
-        def step(batch: int) -> None:
-            call([pool[(batch + i) % len(pool)] for i in range(per_call)])
-
-        return step
-
-    steps = {name: steps_of(call) for name, call in functions.items()}
-    return said, answer_runs(steps, len(pool), per_call)
 
 
 if __name__ == "__main__":
