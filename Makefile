@@ -2,9 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+, := ,
 TYPED := src/distributed_embeddings/planner src/distributed_embeddings/comm src/distributed_embeddings/data
 
-.PHONY: setup kernels demo demo-long lint test test-all sanitize fuzz bench clean
+.PHONY: setup kernels demo demo-long lint test test-core test-all sanitize fuzz bench clean
 
 setup: kernels
 
@@ -40,31 +41,33 @@ lint: setup
 	$(BIN)/mypy $(TYPED)
 	$(BIN)/lint-imports
 
-test: lint
+test: lint test-core
 	$(BIN)/python -m pytest -m "not slow"
 
-test-all: lint
+test-all: lint test-core
 	$(BIN)/python -m pytest
 
-# csrc/core alone, without TensorFlow: its tests and a short fuzz run under each sanitizer, portable and AVX2.
-SANITIZERS := address,leak undefined thread
+# csrc/core alone, without TensorFlow: $(call core,FOLDER,SANITIZERS) configures and builds its tests and fuzz target.
+core = mkdir -p build && $(BIN)/cmake -S . -B build/$(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
+	-DDEMB_WITH_TENSORFLOW=OFF -DDEMB_SANITIZE=$(2) >build/core.log && $(BIN)/cmake --build build/$(1)
+CTEST := $(BIN)/ctest --output-on-failure --test-dir
+
+# With the flags of the library; portable and AVX2, and their bits compared.
+test-core: $(VENV)/.stamp
+	@$(call core,core,)
+	@$(CTEST) build/core
+
+# The same under each sanitizer.
 sanitize: $(VENV)/.stamp
-	@mkdir -p build
-	for s in $(SANITIZERS); do \
-		$(BIN)/cmake -S . -B build/sanitize/$$s -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
-			-DDEMB_WITH_TENSORFLOW=OFF -DDEMB_SANITIZE=$$s >build/sanitize.log \
-		&& $(BIN)/cmake --build build/sanitize/$$s \
-		&& $(BIN)/ctest --test-dir build/sanitize/$$s --output-on-failure || exit 1; \
-	done
+	$(call core,sanitize/address,address$(,)leak) && $(CTEST) build/sanitize/address
+	$(call core,sanitize/undefined,undefined) && $(CTEST) build/sanitize/undefined
+	$(call core,sanitize/thread,thread) && $(CTEST) build/sanitize/thread
 
 # Longer than in `make sanitize`: FUZZ_RUNS inputs from FUZZ_SEED on, under the address and undefined sanitizers.
 FUZZ_RUNS ?= 200000
 FUZZ_SEED ?= 1
 fuzz: $(VENV)/.stamp
-	@mkdir -p build
-	$(BIN)/cmake -S . -B build/fuzz -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
-		-DDEMB_WITH_TENSORFLOW=OFF -DDEMB_SANITIZE=address,undefined >build/fuzz.log
-	$(BIN)/cmake --build build/fuzz --target fuzz_bags
+	$(call core,fuzz,address$(,)undefined) --target fuzz_bags
 	build/fuzz/fuzz_bags -runs=$(FUZZ_RUNS) -seed=$(FUZZ_SEED)
 
 # Each prints one JSON object; benchmarks/reports/ keeps what was measured.

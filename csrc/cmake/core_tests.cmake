@@ -1,17 +1,17 @@
-# csrc/core's own tests and fuzz target, without TensorFlow: `make sanitize`, `make fuzz`.
+# csrc/core's own tests and fuzz target, without TensorFlow: `make test-core`, `make sanitize`, `make fuzz`.
 enable_testing()
 find_package(Threads REQUIRED)
 if(NOT CORE_SOURCES)
   message(FATAL_ERROR "distributed_embeddings: no source in csrc/core, nothing to test")
 endif()
 
-# -O1: with -O3 the sanitizers double the time to compile, and find no more.
-set(INSTRUMENT -O1 -g -fno-omit-frame-pointer)
+# Without a sanitizer the flags are the library's own. -O1: with -O3 the sanitizers double the time to compile, and find
+# no more.
 if(DEMB_SANITIZE)
-  list(APPEND INSTRUMENT -fsanitize=${DEMB_SANITIZE} -fno-sanitize-recover=all)
+  set(INSTRUMENT -O1 -g -fno-omit-frame-pointer -fsanitize=${DEMB_SANITIZE} -fno-sanitize-recover=all)
+  target_compile_options(demb_core PUBLIC ${INSTRUMENT})
+  target_link_options(demb_core PUBLIC ${INSTRUMENT})
 endif()
-target_compile_options(demb_core PUBLIC ${INSTRUMENT})
-target_link_options(demb_core PUBLIC ${INSTRUMENT})
 
 file(GLOB TEST_SOURCES CONFIGURE_DEPENDS csrc/tests/*.cc)
 add_executable(core_tests ${TEST_SOURCES})
