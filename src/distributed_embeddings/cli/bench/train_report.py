@@ -19,6 +19,10 @@ Phases come from TensorFlow's profiler over five further steps of rank 0: each o
 the traced step that made it, summed over threads (with several threads that may be more than the step). An exchange's
 time includes the wait for the other workers. *Between operations* is what is left of the step: starting the function,
 scheduling, waiting threads. Profiling itself slows a step down, so the profiled step is longer than the measured one.
+
+Memory is resident: of the process before the model exists, after tables, slots and prepared batches do, and at its peak
+since. What the plan predicts is tables and slots; what is held beyond it is TensorFlow's and MPI's own. A step's
+vectors, activations and gradients are the peak less what was built.
 """.strip().splitlines()
 
 
@@ -94,14 +98,13 @@ def memory_table(ours: dict[str, Any]) -> list[str]:
     """Resident memory by worker against what the plan says tables and slots take."""
     info, rows = ours["info"], []
     for rank, planned in enumerate(info["plan_bytes"]):
-        before, peak = info["resident_before"][rank], ours["memory"]["peak"][rank]
-        grown = peak - before
-        rows.append([
-            rank, *(f"{n / 2**20:,.0f}" for n in (planned, before, info["resident_built"][rank], peak, grown)),
-            f"{grown / planned:.3f}",
-        ])  # fmt: skip
-    headers = ["rank", "plan: tables and slots, MiB", "resident before, MiB", "built, MiB", "peak, MiB",
-               "peak less before, MiB", "÷ plan"]  # fmt: skip
+        before, built = info["resident_before"][rank], info["resident_built"][rank]
+        batches, peak = info["batch_bytes"][rank], ours["memory"]["peak"][rank]
+        held = built - before - batches
+        shown = (planned, before, batches, built, held, peak, peak - built)
+        rows.append([rank, *(f"{n / 2**20:,.0f}" for n in shown), f"{held / planned:.3f}"])
+    headers = ["rank", "plan: tables and slots, MiB", "resident before, MiB", "batches, MiB", "built, MiB",
+               "built less before and batches, MiB", "peak, MiB", "peak less built, MiB", "held ÷ plan"]  # fmt: skip
     return table(headers, rows)
 
 

@@ -19,7 +19,7 @@ from distributed_embeddings import comm
 
 from .peers.protocol import Answer, memory, serve
 from .phases import Sections, profiled
-from .train_models import Job, make_job
+from .train_models import Job, Tensors, make_job
 
 
 def main() -> None:
@@ -78,6 +78,7 @@ def start(case: dict[str, Any], system: str) -> tuple[dict[str, Any], Answer]:
         "build_seconds": round(built, 1),
         "resident_before": gathered(before),
         "resident_built": gathered(memory()["resident"]),
+        "batch_bytes": gathered(_bytes_of(job.batches)),
     }
     if job.plan is not None:
         said["plan_bytes"] = [job.plan.memory_bytes(rank) for rank in range(comm.size())]
@@ -124,6 +125,11 @@ def _answers(job: Job, step: Any, sections: Sections) -> Answer:
         return {"seconds": [one() for _ in range(int(request.get("count", 1)))]}
 
     return answer
+
+
+def _bytes_of(batches: Tensors) -> int:
+    tensors = [t for inputs, labels in batches for t in (*inputs.values(), labels)]
+    return sum(int(tf.size(t)) * t.dtype.size for t in tensors)
 
 
 def gathered(value: int) -> list[int]:
