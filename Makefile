@@ -78,7 +78,7 @@ bench: setup
 
 # Peers have an environment of their own. --no-deps: torchrec asks for the CUDA build of FBGEMM, which breaks the CPU
 # one; the list holds all that import needs.
-.PHONY: bench-peers bench-ops
+.PHONY: bench-peers bench-ops bench-train
 bench-peers: .venv-peers/.stamp
 
 .venv-peers/.stamp: benchmarks/peers/requirements.txt
@@ -90,6 +90,10 @@ bench-peers: .venv-peers/.stamp
 # Half an hour. The whole grid takes hours: demb bench ops --suite issue --resume
 bench-ops: setup bench-peers
 	$(BIN)/demb bench ops --suite quick
+
+# DLRM end to end, minutes. The size ladder: demb bench train --model tiny
+bench-train: setup bench-peers
+	$(BIN)/demb bench train
 
 clean:
 	rm -rf $(VENV) .venv-peers build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis runs
