@@ -36,7 +36,7 @@ def row_step(rows: int, dim: int) -> Step:
     def step(ids: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(tf.square(gather_rows(table, ids) - 1.0))
-        rule.apply(table, slots, sum_duplicates(tape.gradient(loss, table)), 0.01, 1)
+        rule.apply(rule.target(table, slots), sum_duplicates(tape.gradient(loss, table)), 0.01, 1)
         return loss
 
     return step

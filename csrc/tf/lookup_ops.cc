@@ -141,6 +141,7 @@ REGISTER_OP("DembLookup")
     .Output("invalid: int64")
     .Attr("num_tables: int >= 1")
     .Attr("num_features: int >= 1")
+    .Attr("num_rows: list(int)")  // for the gradient
     .Attr("dims: list(int)")
     .Attr("feature_names: list(string)")
     .Attr("table_names: list(string)")

@@ -58,12 +58,18 @@ class NewTableOp final : public OpKernel {
   tensorflow::DataType dtype_;
 };
 
-// Rows become `columns` wide; what a row held stays at its begin, the rest is zeros.
+// Rows become `columns` wide. The first `keep` stay; float32 slots, by where they begin (bytes), how many values they
+// have and which value they start with, follow; the rest is zeros.
 class ResizeRowsOp final : public OpKernel {
  public:
   explicit ResizeRowsOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("columns", &columns_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("keep", &keep_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("slot_offsets", &offsets_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("slot_widths", &widths_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("slot_values", &values_));
+    OP_REQUIRES(ctx, widths_.size() == offsets_.size() && values_.size() == offsets_.size(),
+                absl::InvalidArgumentError("the attributes must have one entry a slot"));
   }
   void Compute(OpKernelContext* ctx) override {
     tensorflow::core::RefCountPtr<Var> var;
@@ -74,6 +80,10 @@ class ResizeRowsOp final : public OpKernel {
     OP_REQUIRES(ctx, old.dims() == 2 && keep_ <= old.dim_size(1) && keep_ <= columns_,
                 absl::InvalidArgumentError(absl::StrCat("cannot keep ", keep_, " columns of ", old.shape().DebugString(),
                                                         " in rows of ", columns_)));
+    for (size_t s = 0; s < offsets_.size(); ++s) {
+      OP_REQUIRES(ctx, offsets_[s] >= 0 && offsets_[s] + 4 * widths_[s] <= columns_ * static_cast<int64_t>(element),
+                  absl::InvalidArgumentError("slots must lie inside the rows"));
+    }
     Tensor wide;
     OP_REQUIRES_OK(ctx, new_storage(old.dtype(), TensorShape({old.dim_size(0), columns_}), &wide));
     *var->tensor() = wide;
@@ -85,6 +95,11 @@ class ResizeRowsOp final : public OpKernel {
     size_t dropped = 0;
     for (int64_t r = 0; r < old.dim_size(0); ++r) {
       std::memcpy(to + r * new_row, from + r * old_row, static_cast<size_t>(keep_) * element);
+      for (size_t s = 0; s < offsets_.size(); ++s) {
+        for (int64_t k = 0; k < widths_[s]; ++k) {
+          std::memcpy(to + r * new_row + offsets_[s] + 4 * k, &values_[s], sizeof(float));
+        }
+      }
       if (last && (r + 1) * old_row - dropped >= (size_t{64} << 20)) {
         drop_pages(const_cast<char*>(from) + dropped, (r + 1) * old_row - dropped);
         dropped = ((r + 1) * old_row) >> 21 << 21;
@@ -95,6 +110,8 @@ class ResizeRowsOp final : public OpKernel {
 
  private:
   int64_t columns_, keep_;
+  std::vector<int64_t> offsets_, widths_;
+  std::vector<float> values_;
 };
 
 struct BlockAttrs {
@@ -188,6 +205,9 @@ REGISTER_OP("DembResizeRows")
     .Input("table: resource")
     .Attr("columns: int")
     .Attr("keep: int")
+    .Attr("slot_offsets: list(int)")
+    .Attr("slot_widths: list(int)")
+    .Attr("slot_values: list(float)")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs);
 

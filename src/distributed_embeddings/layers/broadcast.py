@@ -26,15 +26,13 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int = 0) -> None:
     for dtype in sorted({tf.as_dtype(v.dtype) for v in chosen}, key=lambda d: d.name):
         if dtype == tf.string or dtype == tf.resource:
             continue
-        group = [
-            v.value if isinstance(v, keras.Variable) else v for v in chosen if tf.as_dtype(v.dtype) == dtype
-        ]
+        group = [v for v in chosen if tf.as_dtype(v.dtype) == dtype]
         values = [v.read_value() if isinstance(v, tf.Variable) else tf.convert_to_tensor(v) for v in group]
         flat = tf.concat([tf.reshape(v, [-1]) for v in values], 0)
         got = communicator.broadcast(flat, root_rank, phase=f"broadcast of {dtype.name} variables")
         pieces = tf.split(got, [int(tf.TensorShape(v.shape).num_elements()) for v in values])
         for variable, piece in zip(group, pieces, strict=True):
-            variable.assign(tf.reshape(piece, variable.shape))
+            variable.assign(tf.reshape(piece, tuple(variable.shape)))
 
 
 def allreduce(value: Any, op: str = "mean") -> tf.Tensor:

@@ -9,10 +9,12 @@ import tensorflow as tf
 
 from distributed_embeddings.layers.symbolic import in_symbolic_trace, placeholder_output, real_variables
 from distributed_embeddings.layers.table_variable import TableVariable
-from distributed_embeddings.ops.bags import COMBINERS, make_bags, pool
-from distributed_embeddings.ops.ids import POLICIES, CheckedFeature, check_and_clip, describe, zero_or_clip
+from distributed_embeddings.ops.bags import COMBINERS, make_bags
+from distributed_embeddings.ops.block import Block
+from distributed_embeddings.ops.features import Feature, GroupedTable
+from distributed_embeddings.ops.ids import POLICIES
 from distributed_embeddings.ops.initial_values import make_block_initializer
-from distributed_embeddings.ops.rows import gather_rows
+from distributed_embeddings.ops.lookup import look_up
 from distributed_embeddings.planner import Shard
 
 
@@ -32,21 +34,15 @@ def embedding_lookup(
     pooled, or the shape of the ids + [dim]. Raises ValueError for a wrong dtype, InvalidArgumentError for an id
     outside the table.
     """
-    variable = params.value if isinstance(params, keras.Variable) else params
-    table = params.shard.table if isinstance(params, TableVariable) else variable.name.removesuffix(":0")
-    feature = CheckedFeature(name, table, variable.shape[0])
-    given = make_bags(ids, weights, feature=name, pooled=combiner is not None)
-    checks = []
-    if invalid_ids == "raise":
-        bad, (bags,) = check_and_clip([given], [feature])
-        text = tf.cond(bad, lambda: describe([given], [feature], 0), lambda: tf.constant(""))
-        assertion = tf.debugging.Assert(tf.logical_not(bad), [text], summarize=1)
-        checks = [] if assertion is None else [assertion]
+    if isinstance(params, TableVariable):
+        block, table = params.block, params.shard.table
     else:
-        (bags,), _ = zero_or_clip([given], [feature], invalid_ids)
-    with tf.control_dependencies(checks):
-        vectors = gather_rows(variable, tf.identity(bags.ids))
-    return pool(tf.cast(vectors, tf.float32), bags, combiner)
+        variable = params.value if isinstance(params, keras.Variable) else params
+        block, table = Block.whole(variable), variable.name.removesuffix(":0")
+    bags = make_bags(ids, weights, feature=name, pooled=combiner is not None)
+    grouped = GroupedTable(table, block.num_rows, block.width)
+    (output,), _ = look_up([block], [grouped], [Feature(name, 0, combiner, bags)], invalid_ids)
+    return output
 
 
 @keras.saving.register_keras_serializable("distributed_embeddings")

@@ -39,8 +39,8 @@ def reduce_gradients(gradients: Sequence[Gradient], variables: Sequence[Any]) ->
         )
         sparse_phase = _which(variables, replicas)
         _put(result, replicas, _gather_sparse(communicator, [gradients[i] for i in replicas], sparse_phase))
-    _put(result, shards, [sum_duplicates(gradients[i]) for i in shards])
-    _put(result, replicas, [sum_duplicates(result[i]) for i in replicas])
+    for i in [*shards, *replicas]:
+        result[i] = sum_duplicates(result[i], int(variables[i].shape[0]))
     for i in todo:
         _mark(result[i])
     return result

@@ -11,8 +11,13 @@ import tensorflow as tf
 
 from distributed_embeddings import comm
 from distributed_embeddings.layers.column_coupling import PartialStatistic, complete, coupled_placements
+from distributed_embeddings.layers.slots import SlotView
 from distributed_embeddings.layers.table_variable import ExchangeAnchor, TableVariable
 from distributed_embeddings.layers.whole_tables import read_whole, write_whole
+from distributed_embeddings.ops import kernels
+from distributed_embeddings.ops.block import Block
+from distributed_embeddings.ops.pending import Pending, PendingGradients, pending
+from distributed_embeddings.ops.updates import UpdateTarget
 from distributed_embeddings.optimizers import RowOptimizer, from_keras
 from distributed_embeddings.planner import Shard, ShardingPlan, TableSpec
 
@@ -30,9 +35,10 @@ class RoutedOptimizer(keras.optimizers.Optimizer):
         super().__init__(learning_rate=0.0, name=name, **kwargs)
         self.dense_optimizer = dense_optimizer
         self.rule: RowOptimizer = from_keras(dense_optimizer)
-        self._slots: dict[int, dict[str, keras.Variable]] = {}
+        self._targets: dict[int, UpdateTarget] = {}
         self._plans: list[ShardingPlan] = []
         self._tables: list[TableVariable] = []
+        self._table_slots: tuple[Any, ...] = ()
 
     def build(self, variables: Sequence[Any]) -> None:
         if self.built:
@@ -51,11 +57,22 @@ class RoutedOptimizer(keras.optimizers.Optimizer):
             self._plans.append(variable.plan)
         if isinstance(variable, TableVariable):
             self._tables.append(variable)
-            slots = self.rule.create_slots(tuple(variable.shape), variable.name)
-            for slot in slots.values():
-                slot.sharded = variable.sharded
-            self._slots[id(variable)] = slots
-            self._table_slots = [*getattr(self, "_table_slots", []), *slots.values()]
+            slots: Any = None
+            if self.rule.kernel() is not None:
+                slots = variable.lay_slots(self, self.rule.slots)
+            if slots is None:
+                slots = self.rule.create_slots(tuple(variable.shape), variable.name)
+                for slot in slots.values():
+                    slot.sharded = variable.sharded
+            rows, columns = variable.shard.rows, variable.shard.columns
+            self._targets[id(variable)] = self.rule.target(
+                variable.block,
+                {n: s.block if isinstance(s, SlotView) else s for n, s in slots.items()},
+                first_row=rows.start,
+                row_step=rows.step,
+                first_column=columns.start,
+            )
+            self._table_slots = (*self._table_slots, *slots.values())
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
         """Gradients as `reduce_gradients` gives them; a table without a gradient keeps its rows. Collective for
@@ -66,7 +83,7 @@ class RoutedOptimizer(keras.optimizers.Optimizer):
         tables, dense = [], []
         for gradient, variable in zip(grads, trainable_variables, strict=True):
             if isinstance(variable, TableVariable):
-                if id(variable) not in self._slots:  # frozen when the optimizer was built
+                if id(variable) not in self._targets:  # frozen when the optimizer was built
                     with tf.init_scope():
                         self._add(variable)
                 tables.append((gradient, variable))
@@ -83,15 +100,21 @@ class RoutedOptimizer(keras.optimizers.Optimizer):
         step = self.dense_optimizer.iterations + 1
         learning_rate = tf.convert_to_tensor(self.dense_optimizer.learning_rate)
         statistics = self._complete_statistics(pairs)
+        waiting: dict[PendingGradients, dict[int, UpdateTarget]] = {}
         for gradient, variable in pairs:
-            self.rule.apply(
-                variable.value,
-                self._slots[id(variable)],
-                gradient,
-                learning_rate,
-                step,
-                statistics.get(id(variable)),
-            )
+            target = self._targets[id(variable)]
+            left = None if id(variable) in statistics else self._pending(gradient, target)
+            if left is not None:
+                waiting.setdefault(left.gradients, {})[left.table] = target
+            else:
+                self.rule.apply(target, gradient, learning_rate, step, statistics.get(id(variable)))
+        for gradients, targets in waiting.items():
+            self.rule.apply_pending(gradients, targets, learning_rate, step)
+
+    def _pending(self, gradient: tf.IndexedSlices, target: UpdateTarget) -> Pending | None:
+        if self.rule.kernel() is None or not kernels.enabled_for(target.table.variable):
+            return None
+        return pending(gradient)
 
     def _complete_statistics(
         self, pairs: Sequence[tuple[tf.IndexedSlices, TableVariable]]
@@ -113,7 +136,7 @@ class RoutedOptimizer(keras.optimizers.Optimizer):
 
     @property
     def variables(self) -> list[Any]:
-        return [*self.dense_optimizer.variables, *getattr(self, "_table_slots", [])]
+        return [*self.dense_optimizer.variables, *self._table_slots]
 
     @property
     def iterations(self) -> Any:
@@ -148,13 +171,13 @@ class RoutedOptimizer(keras.optimizers.Optimizer):
 
     def _whole_slots(
         self,
-    ) -> list[tuple[str, ShardingPlan, TableSpec, tuple[int, int], str, dict[Shard, tf.Variable]]]:
+    ) -> list[tuple[str, ShardingPlan, TableSpec, tuple[int, int], str, dict[Shard, Block]]]:
         entries = []
         for p, plan in enumerate(self._plans):
             for t, table in enumerate(plan.tables):
                 mine = [v for v in self._tables if v.plan is plan and v.shard.table == table.name]
-                for slot in self.rule.slots:
-                    blocks = {v.shard: self._slots[id(v)][slot.name].value for v in mine}
+                for k, slot in enumerate(self.rule.slots):
+                    blocks = {v.shard: self._targets[id(v)].slots[k] for v in mine}
                     shape = slot.shape((table.vocabulary_size, table.embedding_dim))
                     entries.append((f"{p}_{t}_{slot.name}", plan, table, shape, slot.dtype, blocks))
         return entries

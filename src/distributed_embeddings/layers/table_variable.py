@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from distributed_embeddings import comm
-from distributed_embeddings.ops.blocks import write_block
+from distributed_embeddings.layers.slots import SlotView, lay_out
+from distributed_embeddings.ops import kernels
+from distributed_embeddings.ops.block import Block
 from distributed_embeddings.ops.initial_values import row_blocks
+from distributed_embeddings.ops.table_resource import TableResource
+from distributed_embeddings.optimizers import SlotSpec
 from distributed_embeddings.planner import Shard, ShardingPlan
 
 # Below this, Keras's own dense update costs no more than a few milliseconds.
@@ -41,6 +47,7 @@ class TableVariable(keras.Variable):
         self.sharded = not replicated
         self.replicated = replicated
         self._warned = False
+        self._slots_owner: weakref.ref[Any] | None = None
         # autocast=False: `.value` is then the tf.Variable itself; a cast under mixed precision would read the table.
         # One buffer, filled block by block: no second copy of the shard at any time.
         super().__init__(
@@ -52,7 +59,40 @@ class TableVariable(keras.Variable):
             name=name,
         )
         for start, rows in row_blocks(shard.rows, len(shard.columns)):
-            write_block(self.value, start, values(rows, shard.columns))
+            self.block.write(start, values(rows, shard.columns))
+
+    def _initialize_with_initializer(self, initializer: Callable[..., tf.Tensor]) -> None:
+        if kernels.enabled_for(""):
+            self._value = TableResource(tuple(self._shape), self._dtype, self.trainable, self.name)
+        else:
+            super()._initialize_with_initializer(initializer)
+
+    @property
+    def block(self) -> Block:
+        """The table's columns of the tf.Variable."""
+        return Block(self._value, 0, self.shape[1], tf.as_dtype(self._dtype))
+
+    def lay_slots(self, owner: Any, slots: Sequence[SlotSpec]) -> dict[str, SlotView] | None:
+        """Put an optimizer's slots beside the rows, so that an update touches one stretch of memory a row.
+
+        owner: the optimizer; while one lives, another gets None and keeps its slots elsewhere. None without kernels
+        too.
+        """
+        holder = None if self._slots_owner is None else self._slots_owner()
+        if not slots or not isinstance(self._value, TableResource) or holder not in (None, owner):
+            return None
+        blocks, columns = lay_out(self.block, slots)
+        self._value.widen(
+            columns,
+            [b.offset for b in blocks],
+            [b.width for b in blocks],
+            [slot.initial_value for slot in slots],
+        )
+        self._slots_owner = weakref.ref(owner)
+        return {
+            slot.name: SlotView(b, f"{self.name}_{slot.name}", self.sharded)
+            for slot, b in zip(slots, blocks, strict=True)
+        }
 
     @property
     def overwrite_with_gradient(self) -> bool:

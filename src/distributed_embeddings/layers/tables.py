@@ -12,6 +12,7 @@ import tensorflow as tf
 from distributed_embeddings import __version__
 from distributed_embeddings.comm import Communicator
 from distributed_embeddings.layers.table_variable import ExchangeAnchor, TableVariable
+from distributed_embeddings.ops.block import Block
 from distributed_embeddings.ops.initial_values import make_block_initializer
 from distributed_embeddings.planner import Shard, ShardingPlan, ShardingType, TableSpec
 from distributed_embeddings.sharding import Tables, batch_weight_variable, require_equal_text
@@ -77,15 +78,15 @@ class TableSet:
         """This rank's shards and replicas, in plan order."""
         return list(self._variables.values())
 
-    def of_table(self, name: str) -> dict[Shard, tf.Variable]:
+    def of_table(self, name: str) -> dict[Shard, Block]:
         """This rank's blocks of one table."""
-        return {s: v.value for s, v in self._variables.items() if s.table == name}
+        return {s: v.block for s, v in self._variables.items() if s.table == name}
 
     def for_lookup(self) -> Tables:
-        """The tf.Variables as the sharded lookup reads them."""
-        shards = {s: v.value for s, v in self._variables.items()}
+        """The blocks as the sharded lookup reads them."""
+        shards = {s: v.block for s, v in self._variables.items()}
         whole = {
-            s.table: v.value for s, v in self._variables.items() if v.replicated or self.plan.world_size == 1
+            s.table: v.block for s, v in self._variables.items() if v.replicated or self.plan.world_size == 1
         }
         return Tables(shards, whole, None if self.anchor is None else self.anchor.value)
 
@@ -94,6 +95,7 @@ def _values_of(variable: keras.Variable) -> Callable[[range, range], np.ndarray]
     def block(rows: range, columns: range) -> np.ndarray:
         ids = tf.range(rows.start, rows.stop, rows.step, dtype=tf.int64)
         # Not `.value`, which may be a cast copy: the tf.Variable that a lookup of these rows alone reads.
-        return tf.gather(variable._value, ids).numpy()[:, columns.start : columns.stop]
+        table = variable.block if isinstance(variable, TableVariable) else Block.whole(variable._value)
+        return table.gather(ids).numpy()[:, columns.start : columns.stop]
 
     return block

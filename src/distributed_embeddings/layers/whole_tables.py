@@ -10,11 +10,11 @@ import numpy as np
 import tensorflow as tf
 
 from distributed_embeddings.comm import Communicator
-from distributed_embeddings.ops.blocks import read_block, write_block
+from distributed_embeddings.ops.block import Block
 from distributed_embeddings.ops.initial_values import row_blocks
 from distributed_embeddings.planner import Placement, Shard, ShardingType
 
-Blocks = Mapping[Shard, tf.Variable]
+Blocks = Mapping[Shard, Block]
 
 
 def write_whole(blocks: Blocks, values: Any, shape: tuple[int, int], what: str) -> None:
@@ -26,11 +26,11 @@ def write_whole(blocks: Blocks, values: Any, shape: tuple[int, int], what: str) 
     if received != shape:
         kind = type(values).__name__
         raise ValueError(f"{what} must have shape {shape}. Received: shape={received} (of type {kind})")
-    for shard, variable in blocks.items():
-        dtype = variable.dtype.as_numpy_dtype
-        for start, rows in row_blocks(shard.rows, variable.shape[1]):
-            block = values[rows.start : rows.stop : rows.step, _columns(shard, shape)]
-            write_block(variable, start, np.ascontiguousarray(block).astype(dtype))
+    for shard, block in blocks.items():
+        dtype = block.dtype.as_numpy_dtype
+        for start, rows in row_blocks(shard.rows, block.width):
+            part = values[rows.start : rows.stop : rows.step, _columns(shard, shape)]
+            block.write(start, np.ascontiguousarray(part).astype(dtype))
 
 
 def read_whole(
@@ -48,7 +48,7 @@ def read_whole(
         for start, rows in row_blocks(shard.rows, width):
             block = np.empty((len(rows), width), out.dtype)
             if shard.rank == comm.rank:
-                block = read_block(blocks[shard], start, start + len(rows))
+                block = blocks[shard].read(start, start + len(rows))
             if comm.size > 1:
                 phase = f"whole table {shard.table}"
                 block = comm.broadcast(tf.convert_to_tensor(block), shard.rank, phase=phase).numpy()

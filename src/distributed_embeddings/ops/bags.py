@@ -22,6 +22,8 @@ class Bags:
     lengths: int64 [B] when hotness is None. weights: float32 [n] or None.
     unpooled: shapes the vectors [n, dim] of an input without combiner like its ids.
     present: int64 [n] positions that kept ids had before others were dropped; None when none was dropped.
+    given: the ids as the kernels take them, int32 or int64: [B, …] dense, or the flat values that splits cut.
+    splits: int64 [B + 1] of a ragged input, else None.
     """
 
     ids: tf.Tensor
@@ -33,6 +35,8 @@ class Bags:
     ragged: bool = False
     present: tf.Tensor | None = None
     original_count: tf.Tensor | None = None
+    given: tf.Tensor | None = None
+    splits: tf.Tensor | None = None
 
     def row_lengths(self) -> tf.Tensor:
         """Ids in each bag, int64 [B]."""
@@ -54,6 +58,8 @@ class Bags:
             lengths=tf.math.unsorted_segment_sum(tf.ones_like(segments), segments, self.batch_size),
             weights=None if self.weights is None else tf.boolean_mask(self.weights, mask),
             present=tf.where(mask)[:, 0],
+            given=None,
+            splits=None,
             original_count=tf.size(self.ids, tf.int64),
         )
 
@@ -223,7 +229,15 @@ def _ragged_bags(ids: tf.RaggedTensor, weights: tf.RaggedTensor | None, feature:
 
     batch_size = tf.cast(ids.nrows(), tf.int64)
     return Bags(
-        tf.cast(ids.flat_values, tf.int64), batch_size, None, lengths, flat_weights, like_ids, ragged=True
+        tf.cast(ids.flat_values, tf.int64),
+        batch_size,
+        None,
+        lengths,
+        flat_weights,
+        like_ids,
+        ragged=True,
+        given=_kernel_ids(ids.flat_values),
+        splits=tf.cast(ids.row_splits, tf.int64),
     )
 
 
@@ -246,4 +260,8 @@ def _dense_bags(ids: tf.Tensor, weights: tf.Tensor | None, feature: str) -> Bags
 
     flat_weights = None if weights is None else tf.cast(tf.reshape(weights, [-1]), tf.float32)
     flat_ids = tf.cast(tf.reshape(ids, [-1]), tf.int64)
-    return Bags(flat_ids, shape[0], hotness, lengths, flat_weights, like_ids)
+    return Bags(flat_ids, shape[0], hotness, lengths, flat_weights, like_ids, given=_kernel_ids(ids))
+
+
+def _kernel_ids(ids: tf.Tensor) -> tf.Tensor:
+    return ids if ids.dtype in (tf.int32, tf.int64) else tf.cast(ids, tf.int64)

@@ -37,7 +37,7 @@ def check_and_clip(bags: Sequence[Bags], features: Sequence[CheckedFeature]) -> 
     batch_sizes = tf.stack([b.batch_size for b in bags])
     bad = tf.logical_or(tf.reduce_any(ids != clipped), tf.reduce_any(batch_sizes != batch_sizes[0]))
     parts = tf.split(clipped, sizes, num=len(bags))
-    return bad, [replace(b, ids=part) for b, part in zip(bags, parts, strict=True)]
+    return bad, [replace(b, ids=part, given=None, splits=None) for b, part in zip(bags, parts, strict=True)]
 
 
 def zero_or_clip(

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import tensorflow as tf
 
+from distributed_embeddings.ops.updates import RuleKernel
 from distributed_embeddings.optimizers.rule import RowOptimizer, Slots, SlotSpec
 
 
@@ -26,6 +27,9 @@ class Adagrad(RowOptimizer):
     @property
     def slots(self) -> tuple[SlotSpec, ...]:
         return (SlotSpec("accumulator", initial_value=self.initial_accumulator_value),)
+
+    def kernel(self) -> RuleKernel:
+        return self.make_kernel("adagrad", self.epsilon)
 
     def update(
         self, rows: tf.Tensor, grads: tf.Tensor, slots: Slots, learning_rate: tf.Tensor, step: tf.Tensor

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import tensorflow as tf
 
+from distributed_embeddings.ops.updates import RuleKernel
 from distributed_embeddings.optimizers.rule import RowOptimizer, Slots, SlotSpec
 
 
@@ -33,14 +34,20 @@ class Adam(RowOptimizer):
         moments = (SlotSpec("momentum"), SlotSpec("velocity"))
         return (*moments, SlotSpec("velocity_hat")) if self.amsgrad else moments
 
+    def kernel(self) -> RuleKernel:
+        return self.make_kernel("amsgrad" if self.amsgrad else "adam", self.beta_1, self.beta_2, self.epsilon)
+
+    def rate(self, learning_rate: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
+        correction = tf.sqrt(1.0 - tf.pow(self.beta_2, step)) / (1.0 - tf.pow(self.beta_1, step))
+        return learning_rate * correction
+
     def update(
         self, rows: tf.Tensor, grads: tf.Tensor, slots: Slots, learning_rate: tf.Tensor, step: tf.Tensor
     ) -> tuple[tf.Tensor, Slots]:
-        correction = tf.sqrt(1.0 - tf.pow(self.beta_2, step)) / (1.0 - tf.pow(self.beta_1, step))
         momentum = slots["momentum"] + (grads - slots["momentum"]) * (1.0 - self.beta_1)
         velocity = slots["velocity"] + (tf.square(grads) - slots["velocity"]) * (1.0 - self.beta_2)
         new_slots = {"momentum": momentum, "velocity": velocity}
         scale = velocity
         if self.amsgrad:
             scale = new_slots["velocity_hat"] = tf.maximum(slots["velocity_hat"], velocity)
-        return rows - momentum * (learning_rate * correction) / (tf.sqrt(scale) + self.epsilon), new_slots
+        return rows - momentum * self.rate(learning_rate, step) / (tf.sqrt(scale) + self.epsilon), new_slots

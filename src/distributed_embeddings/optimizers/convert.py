@@ -35,6 +35,10 @@ _NOT_LAZY = {
 }
 
 
+# What a rule has and no Keras optimizer.
+OWN_FIELDS = ("stochastic_rounding", "seed")
+
+
 def from_keras(optimizer: keras.optimizers.Optimizer) -> RowOptimizer:
     """The row rule with a Keras optimizer's hyperparameters. The learning rate is not one of them: `apply`
     takes it.
@@ -56,7 +60,8 @@ def from_keras(optimizer: keras.optimizers.Optimizer) -> RowOptimizer:
                 f"`{setting}` must be unset in an optimizer of embedding tables: {reason}. "
                 f"Received: {type(optimizer).__name__}({setting}={value!r})"
             )
-    return rule(**{field.name: _plain(getattr(optimizer, field.name)) for field in dataclasses.fields(rule)})
+    names = [f.name for f in dataclasses.fields(rule) if f.name not in OWN_FIELDS]
+    return rule(**{name: _plain(getattr(optimizer, name)) for name in names})
 
 
 def _plain(value: Any) -> float | bool | None:

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import tensorflow as tf
 
+from distributed_embeddings.ops.updates import RuleKernel
 from distributed_embeddings.optimizers.rule import RowOptimizer, Slots, SlotSpec
 
 
@@ -48,6 +49,16 @@ class Ftrl(RowOptimizer):
     @property
     def slots(self) -> tuple[SlotSpec, ...]:
         return (SlotSpec("accumulator", initial_value=self.initial_accumulator_value), SlotSpec("linear"))
+
+    def kernel(self) -> RuleKernel:
+        return self.make_kernel(
+            "ftrl",
+            self.learning_rate_power,
+            self.l1_regularization_strength,
+            self.l2_regularization_strength,
+            self.l2_shrinkage_regularization_strength,
+            self.beta,
+        )
 
     def update(
         self, rows: tf.Tensor, grads: tf.Tensor, slots: Slots, learning_rate: tf.Tensor, step: tf.Tensor

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import tensorflow as tf
 
+from distributed_embeddings.ops.updates import RuleKernel
 from distributed_embeddings.optimizers.rule import RowOptimizer, Slots, SlotSpec
 
 
@@ -31,6 +32,9 @@ class RMSprop(RowOptimizer):
         momentum = (SlotSpec("momentum"),) if self.momentum > 0 else ()
         average = (SlotSpec("average_gradient"),) if self.centered else ()
         return (SlotSpec("velocity"), *momentum, *average)
+
+    def kernel(self) -> RuleKernel:
+        return self.make_kernel("rmsprop", self.rho, self.momentum, self.epsilon, float(self.centered))
 
     def update(
         self, rows: tf.Tensor, grads: tf.Tensor, slots: Slots, learning_rate: tf.Tensor, step: tf.Tensor

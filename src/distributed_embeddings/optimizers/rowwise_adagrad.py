@@ -8,6 +8,7 @@ from typing import ClassVar
 import keras
 import tensorflow as tf
 
+from distributed_embeddings.ops.updates import RuleKernel
 from distributed_embeddings.optimizers.rule import ROW_STATISTIC, RowOptimizer, Slots, SlotSpec
 
 
@@ -29,6 +30,9 @@ class RowwiseAdagradRule(RowOptimizer):
     @property
     def slots(self) -> tuple[SlotSpec, ...]:
         return (SlotSpec("accumulator", "scalar", self.initial_accumulator_value),)
+
+    def kernel(self) -> RuleKernel:
+        return self.make_kernel("rowwise_adagrad", self.epsilon)
 
     def row_statistic(self, grads: tf.Tensor, dim: int) -> tf.Tensor:
         return tf.reduce_sum(tf.square(grads), axis=1, keepdims=True) / dim

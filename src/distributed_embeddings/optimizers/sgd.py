@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import tensorflow as tf
 
+from distributed_embeddings.ops.updates import RuleKernel
 from distributed_embeddings.optimizers.rule import RowOptimizer, Slots, SlotSpec
 
 
@@ -32,6 +33,11 @@ class SGD(RowOptimizer):
     @property
     def slots(self) -> tuple[SlotSpec, ...]:
         return (SlotSpec("momentum"),) if self.momentum else ()
+
+    def kernel(self) -> RuleKernel:
+        if not self.momentum:
+            return self.make_kernel("sgd")
+        return self.make_kernel("nesterov" if self.nesterov else "momentum", self.momentum)
 
     def update(
         self, rows: tf.Tensor, grads: tf.Tensor, slots: Slots, learning_rate: tf.Tensor, step: tf.Tensor

@@ -5,11 +5,12 @@ from __future__ import annotations
 import tensorflow as tf
 
 from distributed_embeddings.ops.bags import sum_segments
+from distributed_embeddings.ops.block import Block
 from distributed_embeddings.ops.rows import gather_rows
 from distributed_embeddings.sharding.exchange import Received
 
 
-def look_up(table: tf.Variable, received: Received, pooled: bool) -> tf.Tensor:
+def look_up_lane(table: Block, received: Received, pooled: bool) -> tf.Tensor:
     """Vectors that answer a lane, float32 [Σ num_replies, width], in the order of the sources."""
     vectors = tf.cast(gather_rows(table, received.rows), tf.float32)
     if not pooled:

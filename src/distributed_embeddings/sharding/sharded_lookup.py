@@ -9,9 +9,11 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from distributed_embeddings.comm import Communicator
-from distributed_embeddings.ops.bags import Bags, pool
+from distributed_embeddings.ops.bags import Bags
+from distributed_embeddings.ops.block import Block
+from distributed_embeddings.ops.features import Feature, GroupedTable
 from distributed_embeddings.ops.ids import CheckedFeature, check_and_clip, describe, zero_or_clip
-from distributed_embeddings.ops.rows import gather_rows
+from distributed_embeddings.ops.lookup import look_up
 from distributed_embeddings.planner import Lane, Layout, Placement, Pooling, Shard, ShardingPlan, ShardingType
 from distributed_embeddings.sharding import batch_weight
 from distributed_embeddings.sharding.agreement import raise_together
@@ -22,7 +24,7 @@ from distributed_embeddings.sharding.exchange import (
     exchange_lengths,
     exchange_vectors,
 )
-from distributed_embeddings.sharding.lookup import look_up
+from distributed_embeddings.sharding.lookup import look_up_lane
 from distributed_embeddings.sharding.row_wise import RowWise, RowWiseShared
 
 
@@ -36,10 +38,10 @@ class Router(Protocol):
 
 @dataclass(frozen=True)
 class Tables:
-    """This rank's variables. shards: by shard of the plan; replicas: by table name. anchor: trainable, float32 [0]."""
+    """This rank's blocks. shards: by shard of the plan; replicas: by table name. anchor: trainable, float32 [0]."""
 
-    shards: Mapping[Shard, tf.Variable]
-    replicas: Mapping[str, tf.Variable]
+    shards: Mapping[Shard, Block]
+    replicas: Mapping[str, Block]
     anchor: tf.Variable | None
 
 
@@ -82,12 +84,13 @@ def sharded_lookup(
     Raises InvalidArgumentError on every rank for an invalid id on any (policy "raise").
     """
     plan = layout.plan
+    if comm.size == 1:
+        outputs, counts = _local(plan, tables, bags, range(len(bags)), settings.invalid_ids)
+        if count_invalid is not None:
+            count_invalid(counts)
+        return outputs
     features = checked_features(plan)
     status, valid = valid_bags(bags, features, settings.invalid_ids, count_invalid)
-    if comm.size == 1:
-        checked = raise_together(comm, status, lambda: describe(bags, features, 0))
-        with tf.control_dependencies([checked]):
-            return _local(plan, tables, valid, range(len(valid)))
     return _exchanged(comm, layout, tables, bags, valid, status, settings)
 
 
@@ -106,14 +109,19 @@ def valid_bags(
     return tf.constant(False), valid
 
 
-def _local(plan: ShardingPlan, tables: Tables, bags: Sequence[Bags], which: Any) -> list[Any]:
-    specs = {t.name: t for t in plan.tables}
-    outputs = []
-    for index in which:
-        table = specs[plan.features[index].table]
-        vectors = gather_rows(tables.replicas[table.name], tf.identity(bags[index].ids))
-        outputs.append(pool(tf.cast(vectors, tf.float32), bags[index], table.combiner))
-    return outputs
+def _local(
+    plan: ShardingPlan, tables: Tables, bags: Sequence[Bags], which: Sequence[int], invalid_ids: str
+) -> tuple[list[Any], tf.Tensor]:
+    """Outputs of the features `which`, whose tables are whole and here, and their invalid ids."""
+    used = [t for t in plan.tables if any(plan.features[i].table == t.name for i in which)]
+    index = {t.name: k for k, t in enumerate(used)}
+    features = []
+    for i in which:
+        feature = plan.features[i]
+        combiner = used[index[feature.table]].combiner
+        features.append(Feature(feature.name, index[feature.table], combiner, bags[i]))
+    grouped = [GroupedTable(t.name, t.vocabulary_size, t.embedding_dim) for t in used]
+    return look_up([tables.replicas[t.name] for t in used], grouped, features, invalid_ids)
 
 
 def _exchanged(
@@ -141,7 +149,7 @@ def _exchanged(
         scale = weight / comm.size
         received = exchange_ids(comm, layout, requests, announced, scale)
         replies = {
-            lane: (look_up(tables.shards[lane.shard], got, lane.pooled), got.num_replies)
+            lane: (look_up_lane(tables.shards[lane.shard], got, lane.pooled), got.num_replies)
             for lane, got in received.items()
         }
         vectors = exchange_vectors(
@@ -157,7 +165,11 @@ def _exchanged(
         for name, router in routers.items():
             outputs.update(router.assemble(own[name], vectors))
         replicated = [i for i in range(len(bags)) if i not in outputs]
-        outputs.update(zip(replicated, _local(plan, tables, bags, replicated), strict=True))
+        if replicated:
+            # Under "raise" their ids are valid by now.
+            policy = "clip" if settings.invalid_ids == "raise" else settings.invalid_ids
+            local, _ = _local(plan, tables, given, replicated, policy)
+            outputs.update(zip(replicated, local, strict=True))
     return [outputs[i] for i in range(len(bags))]
 
 

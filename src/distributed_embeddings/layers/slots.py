@@ -1,0 +1,75 @@
+"""Optimizer slots that lie beside the rows of their table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from distributed_embeddings.ops.block import Block
+from distributed_embeddings.optimizers import SlotSpec
+
+
+class SlotView:
+    """A slot in its table's variable: what a keras.Variable of its own would be, [rows, width] float32.
+
+    sharded: whether other ranks do not have its values.
+    """
+
+    def __init__(self, block: Block, name: str, sharded: bool) -> None:
+        self.block = block
+        self.name = self.path = name
+        self.sharded = sharded
+        self.trainable = False
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        return tf.TensorShape([self.block.num_rows, self.block.width])
+
+    @property
+    def dtype(self) -> str:
+        return self.block.dtype.name
+
+    @property
+    def value(self) -> tf.Tensor:
+        """A copy of the whole slot."""
+        return tf.convert_to_tensor(self.numpy())
+
+    def numpy(self) -> np.ndarray:
+        return self.block.read(0, self.block.num_rows)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return self.numpy() if dtype is None else self.numpy().astype(dtype)
+
+    def assign(self, value: Any) -> None:
+        """Overwrite the whole slot."""
+        value = np.asarray(value)
+        if value.shape != tuple(self.shape):
+            raise ValueError(f"`value` must be of shape {tuple(self.shape)}. Received: shape={value.shape}")
+        self.block.write(0, value)
+
+
+def lay_out(table: Block, slots: Sequence[SlotSpec]) -> tuple[list[Block], int]:
+    """Where each slot begins in a row that starts with the table's columns, and the row's columns in all.
+
+    Slots are float32 whatever the table's dtype, at multiples of 4 bytes; so is the row.
+    """
+    size = table.dtype.size
+    end = _round_up(table.width * size, 4)
+    blocks = []
+    for slot in slots:
+        _, width = slot.shape((table.num_rows, table.width))
+        blocks.append(Block(table.variable, end, width, tf.as_dtype(slot.dtype)))
+        end += width * tf.as_dtype(slot.dtype).size
+    return blocks, _round_up(end, ROW_ALIGNMENT) // size
+
+
+# Rows that begin at multiples of 16 bytes: 68 bytes (a row of 16 and one accumulator) become 80, and no vector register
+# is loaded across two lines more often than it must.
+ROW_ALIGNMENT = 16
+
+
+def _round_up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
