@@ -1,5 +1,6 @@
 // DembAssemble: the vectors that other ranks have sent, straight out of the receive buffer into the features' outputs;
 // and its gradient, straight into the send buffer.
+#include <algorithm>
 #include <vector>
 
 #include "../core/lookup.h"
@@ -31,16 +32,18 @@ struct Lane {
   int64_t offset, rows, width, column, row;
 };
 
-// The lanes of each table: attributes lane_tables, lane_widths, lane_columns (by lane), dims (by table); input
-// lane_rows int64 [lanes], the rows in each lane.
+// The lanes of each table: attributes lane_tables, lane_widths, lane_columns, lane_shards (by lane: which of the table's
+// shards it is), dims (by table); input lane_rows int64 [lanes], the rows in each lane. Shards of rows follow each other
+// in the order of their numbers, wherever in the buffer they are.
 class Lanes {
  public:
   absl::Status init(OpKernelConstruction* ctx) {
     TF_RETURN_IF_ERROR(ctx->GetAttr("lane_tables", &tables_));
     TF_RETURN_IF_ERROR(ctx->GetAttr("lane_widths", &widths_));
     TF_RETURN_IF_ERROR(ctx->GetAttr("lane_columns", &columns_));
+    TF_RETURN_IF_ERROR(ctx->GetAttr("lane_shards", &shards_));
     TF_RETURN_IF_ERROR(ctx->GetAttr("dims", &dims));
-    if (widths_.size() != tables_.size() || columns_.size() != tables_.size()) {
+    if (widths_.size() != tables_.size() || shards_.size() != tables_.size() || columns_.size() != tables_.size()) {
       return absl::InvalidArgumentError("the attributes must have one entry a lane");
     }
     for (size_t l = 0; l < tables_.size(); ++l) {
@@ -64,7 +67,10 @@ class Lanes {
       const int64_t rows = lane_rows.flat<int64_t>()(static_cast<int64_t>(l));
       if (rows < 0) return absl::InvalidArgumentError("`lane_rows` must not be negative");
       const bool by_rows = widths_[l] == dims[tables_[l]];
-      const int64_t row = by_rows && !own.empty() ? own.back().row + own.back().rows : 0;
+      int64_t row = 0;
+      for (size_t k = 0; by_rows && k < tables_.size(); ++k) {
+        if (tables_[k] == tables_[l] && shards_[k] < shards_[l]) row += lane_rows.flat<int64_t>()(static_cast<int64_t>(k));
+      }
       if (!by_rows && !own.empty() && own[0].rows != rows) {
         return absl::InvalidArgumentError("lanes of a table cut by columns must have as many rows each");
       }
@@ -77,7 +83,7 @@ class Lanes {
   std::vector<int64_t> dims;
 
  private:
-  std::vector<int32_t> tables_;
+  std::vector<int32_t> tables_, shards_;
   std::vector<int64_t> widths_, columns_;
 };
 
@@ -251,6 +257,7 @@ REGISTER_OP("DembAssemble")
     .Attr("lane_tables: list(int)")
     .Attr("lane_widths: list(int)")
     .Attr("lane_columns: list(int)")
+    .Attr("lane_shards: list(int)")
     .Attr("dims: list(int)")
     .DEMB_FEATURE_ATTRS()
     .SetShapeFn([](InferenceContext* c) {
@@ -270,6 +277,7 @@ REGISTER_OP("DembAssembleGradient")
     .Attr("lane_tables: list(int)")
     .Attr("lane_widths: list(int)")
     .Attr("lane_columns: list(int)")
+    .Attr("lane_shards: list(int)")
     .Attr("dims: list(int)")
     .DEMB_FEATURE_ATTRS()
     .SetShapeFn([](InferenceContext* c) {

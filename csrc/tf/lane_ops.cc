@@ -66,7 +66,8 @@ REGISTER_OP("DembLookupLanes")
     .DEMB_LANE_INPUTS()
     .Output("vectors: float")
     .Output("splits: int64")
-    .Attr("num_tables: int >= 0")
+    .Attr("num_tables: int >= 1")
+    .Attr("num_rows: list(int)")  // for the gradient
     .Attr("dims: list(int)")
     .DEMB_LANE_ATTRS()
     .SetShapeFn([](InferenceContext* c) {

@@ -16,7 +16,7 @@ from distributed_embeddings.layers.table_variable import ExchangeAnchor, TableVa
 from distributed_embeddings.layers.whole_tables import read_whole, write_whole
 from distributed_embeddings.ops import kernels
 from distributed_embeddings.ops.block import Block
-from distributed_embeddings.ops.pending import Pending, PendingGradients, pending
+from distributed_embeddings.ops.pending import PendingGradients, pending
 from distributed_embeddings.ops.updates import UpdateTarget
 from distributed_embeddings.optimizers import RowOptimizer, from_keras
 from distributed_embeddings.planner import Shard, ShardingPlan, TableSpec
@@ -100,21 +100,27 @@ class RoutedOptimizer(keras.optimizers.Optimizer):
         step = self.dense_optimizer.iterations + 1
         learning_rate = tf.convert_to_tensor(self.dense_optimizer.learning_rate)
         statistics = self._complete_statistics(pairs)
-        waiting: dict[PendingGradients, dict[int, UpdateTarget]] = {}
+        targets = {id(v): self._targets[id(v)] for _, v in pairs}
+        fused = self._pending([(g, targets[id(v)]) for g, v in pairs if id(v) not in statistics])
+        done = set()
+        for gradients, by_table in fused.items():
+            self.rule.apply_pending(gradients, by_table, learning_rate, step)
+            done |= {id(target) for target in by_table.values()}
         for gradient, variable in pairs:
-            target = self._targets[id(variable)]
-            left = None if id(variable) in statistics else self._pending(gradient, target)
-            if left is not None:
-                waiting.setdefault(left.gradients, {})[left.table] = target
-            else:
+            target = targets[id(variable)]
+            if id(target) not in done:
                 self.rule.apply(target, gradient, learning_rate, step, statistics.get(id(variable)))
-        for gradients, targets in waiting.items():
-            self.rule.apply_pending(gradients, targets, learning_rate, step)
 
-    def _pending(self, gradient: tf.IndexedSlices, target: UpdateTarget) -> Pending | None:
-        if self.rule.kernel() is None or not kernels.enabled_for(target.table.variable):
-            return None
-        return pending(gradient)
+    def _pending(
+        self, pairs: Sequence[tuple[tf.IndexedSlices, UpdateTarget]]
+    ) -> dict[PendingGradients, dict[int, UpdateTarget]]:
+        """The tables that can be updated straight from what their gradients are made of."""
+        found: dict[PendingGradients, dict[int, UpdateTarget]] = {}
+        for gradient, target in pairs if self.rule.kernel() is not None else []:
+            left = pending(gradient) if kernels.enabled_for(target.table.variable) else None
+            if left is not None:
+                found.setdefault(left.gradients, {})[left.table] = target
+        return {g: by_table for g, by_table in found.items() if g.divisible or len(by_table) == len(g.dims)}
 
     def _complete_statistics(
         self, pairs: Sequence[tuple[tf.IndexedSlices, TableVariable]]

@@ -20,10 +20,12 @@ _PENDING = "_distributed_embeddings_pending"
 
 
 class PendingGradients(Protocol):
-    """Gradients of several tables of one op. num_rows, dims: by table."""
+    """Gradients of several tables of one op. num_rows, dims: by table. divisible: some tables can be updated without
+    the others."""
 
     num_rows: tuple[int, ...]
     dims: tuple[int, ...]
+    divisible: bool
 
     def sums(self) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """Unique rows int64 [u] and their sums float32 [u, dim], by table."""
@@ -70,6 +72,7 @@ class FeatureGradients:
     dims: tuple[int, ...]
     features: dict[str, Any]
     grads: tuple[tf.Tensor, ...]
+    divisible = True
 
     @classmethod
     def of_lookup(cls, op: Any, upstream: Sequence[Any]) -> FeatureGradients:

@@ -6,6 +6,7 @@ The twin of a row rule is its `RowOptimizer.update`; of the dot interaction, `op
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -13,7 +14,14 @@ import tensorflow as tf
 from distributed_embeddings.ops.bags import pool
 from distributed_embeddings.ops.block import Block
 from distributed_embeddings.ops.features import Feature, GroupedTable
-from distributed_embeddings.ops.ids import CheckedFeature, check_and_clip, describe, zero_or_clip
+from distributed_embeddings.ops.ids import (
+    CheckedFeature,
+    check_and_clip,
+    describe,
+    invalid_mask,
+    zero_or_clip,
+)
+from distributed_embeddings.ops.take import take
 
 
 def look_up(
@@ -46,3 +54,86 @@ def sum_slices(rows: tf.Tensor, values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor
     # than sort + gather + sorted sum. int64 positions cost nothing beside int32 ones.
     unique, position = tf.unique(rows, out_idx=tf.int64)
     return unique, tf.math.unsorted_segment_sum(values, position, tf.size(unique, out_type=tf.int64))
+
+
+def look_up_lanes(
+    blocks: Sequence[Block], lane_tables: Sequence[int], rows: tf.Tensor, counts: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Twin of DembLookupLanes: see `ops.lanes.look_up_lanes`."""
+    sources, lanes = counts.shape
+    pieces = tf.split(rows, tf.reshape(counts, [-1]), num=sources * lanes)
+    vectors, splits = [], []
+    for source in range(sources):
+        own = []
+        for lane, table in enumerate(lane_tables):
+            found = blocks[table].gather(pieces[source * lanes + lane])
+            own.append(tf.reshape(tf.cast(found, tf.float32), [-1]))
+        vectors += own
+        splits.append(tf.add_n([tf.size(v, tf.int64) for v in own]))
+    return tf.concat(vectors, 0), tf.stack(splits)
+
+
+def route(tables: Sequence[Any], features: Sequence[Feature], invalid_ids: str) -> Any:
+    """Twin of DembRoute: see `ops.routing.route`."""
+    named = [CheckedFeature(f.name, str(f.table), tables[f.table].num_rows) for f in features]
+    masks = [invalid_mask(f.bags.ids, n.vocabulary_size) for f, n in zip(features, named, strict=True)]
+    invalid = tf.stack([tf.math.count_nonzero(m) for m in masks])
+    sizes = tf.stack([f.bags.batch_size for f in features])
+    wrong = tf.reduce_any(sizes != sizes[0])
+    if invalid_ids == "raise":
+        wrong = tf.logical_or(wrong, tf.reduce_any(invalid > 0))
+    rows: list[list[tf.Tensor]] = []
+    inverse: list[tf.Tensor] = [tf.zeros([0], tf.int64)] * len(features)
+    for t, table in enumerate(tables):
+        members = [i for i, f in enumerate(features) if f.table == t]
+        rows.append([])
+        if table.num_shards and members:
+            ids = [tf.clip_by_value(features[i].bags.ids, 0, table.num_rows - 1) for i in members]
+            kept = [tf.ones_like(masks[i]) if invalid_ids == "clip" else ~masks[i] for i in members]
+            rows[t], where = _route_table(table, tf.concat(ids, 0), tf.concat(kept, 0))
+            parts = tf.split(where, tf.stack([tf.size(i, tf.int64) for i in ids]), num=len(ids))
+            for i, part in zip(members, parts, strict=True):
+                inverse[i] = tf.reshape(part, tf.shape(features[i].bags.given))
+    return rows, inverse, invalid, wrong
+
+
+def _route_table(table: Any, ids: tf.Tensor, kept: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+    """Each shard's rows, and where each id's row is among all of them; -1 where it is not kept."""
+    shards = table.num_shards
+    if table.cyclic:
+        room = -(-table.num_rows // shards)
+        keys = ids % shards * room + ids // shards
+        ends = [(s + 1) * room for s in range(shards)]
+    else:
+        keys, ends = ids, list(table.shard_ends)
+    unique, _ = tf.unique(tf.sort(tf.boolean_mask(keys, kept)))
+    cuts = tf.searchsorted(unique, tf.constant(ends, tf.int64), out_type=tf.int64)
+    starts = [0, *ends[:-1]]
+    parts = tf.split(unique, cuts - tf.concat([[0], cuts[:-1]], 0), num=shards)
+    where = tf.where(kept, tf.searchsorted(unique, keys, out_type=tf.int64), tf.constant(-1, tf.int64))
+    return [part - start for part, start in zip(parts, starts, strict=True)], where
+
+
+def assemble(
+    replies: tf.Tensor,
+    lane_rows: tf.Tensor,
+    lanes: Sequence[Any],
+    dims: Sequence[int],
+    features: Sequence[Feature],
+) -> list[Any]:
+    """Twin of DembAssemble: see `ops.routing.assemble`; the features' `given` ids are positions."""
+    widths = tf.constant([len(lane.columns) for lane in lanes], tf.int64)
+    flat = tf.split(replies, lane_rows * widths, num=len(lanes))
+    tables = []
+    for t in range(len(dims)):
+        own = sorted((k for k, lane in enumerate(lanes) if lane.table == t), key=lambda k: lanes[k].shard)
+        parts = [tf.reshape(flat[k], [-1, len(lanes[k].columns)]) for k in own]
+        by_rows = bool(own) and len(lanes[own[0]].columns) == dims[t]
+        tables.append(tf.concat(parts, 0 if by_rows else 1) if parts else tf.zeros([0, dims[t]]))
+    outputs = []
+    for feature in features:
+        positions = tf.reshape(feature.bags.given, [-1])
+        bags = replace(feature.bags, ids=positions)
+        bags = bags.keep(positions >= 0)
+        outputs.append(pool(take(tables[feature.table], bags.ids), bags, feature.combiner))
+    return outputs

@@ -38,7 +38,7 @@ class TableResource(ResourceVariable):
         slot_widths: Sequence[int],
         slot_values: Sequence[float],
     ) -> None:
-        """Make rows `columns` wide and fill the slots, float32 by their offsets in bytes; the table keeps its values."""
+        """Make rows `columns` wide and fill the slots, float32, by their offsets in bytes. The table keeps its values."""
         kernels.library().demb_resize_rows(
             self.handle,
             columns=columns,

@@ -127,7 +127,7 @@ def exchange_ids(
     if not layout.lanes:
         return {}
     lanes = layout.lanes_of(comm.rank)
-    rows = _to_owners(comm, layout, {k: r.rows for k, r in requests.items()}, tf.int64, "ids")
+    rows = exchange_rows(comm, layout, requests)
     pieces = _by_lane(rows, announced.counts, len(lanes))
     weighted = [lane for lane in layout.lanes if requests[lane].weights is not None]
     weights: dict[Lane, tf.Tensor] = {}
@@ -168,6 +168,11 @@ def _to_owners(
     return comm.all_to_all(flat, splits, phase=phase)[0]
 
 
+def exchange_rows(comm: Communicator, layout: Layout, requests: Mapping[Lane, Request]) -> tf.Tensor:
+    """Send the rows of every lane to its owner; returns what this rank's lanes got, int64 by (source, lane)."""
+    return _to_owners(comm, layout, {k: r.rows for k, r in requests.items()}, tf.int64, "ids")
+
+
 def _by_lane(flat: tf.Tensor, counts: tf.Tensor, num_lanes: int) -> list[tf.Tensor]:
     """Split a buffer ordered by (source, lane) with counts [N, lanes] and join each lane's pieces over the sources."""
     if num_lanes == 0:
@@ -190,21 +195,20 @@ def exchange_vectors(
     """Send this rank's lanes' vectors back; returns the vectors of every lane, float32 [expected rows, width].
 
     replies: lane of this rank → (vectors [Σn, width], int64 [N] vectors a source). expected: lane → rows that come back
-    here. anchor: float32 [0], a trainable variable's value: with it every rank's backward pass reaches the exchange,
-    also where no table lives (a tape records only what depends on something it watches). gradient_scale multiplies the
+    here. anchor: see `differentiable_all_to_all`. gradient_scale multiplies the
     vectors' gradients before they are sent.
     """
     if not layout.lanes:  # all tables are data-parallel
         return {}
     mine = layout.lanes_of(comm.rank)
     by_lane = [tf.split(replies[lane][0], replies[lane][1], num=comm.size) for lane in mine]
-    parts, sizes = [tf.convert_to_tensor(anchor)], []
+    parts, sizes = [tf.zeros([0])], []
     for source in range(comm.size):
         out = [tf.reshape(pieces[source], [-1]) for pieces in by_lane]
         parts += out
         sizes.append(tf.add_n([tf.size(p, tf.int64) for p in out]) if out else tf.constant(0, tf.int64))
     flat = differentiable_all_to_all(
-        comm, tf.concat(parts, 0), tf.stack(sizes), wire_dtype, gradient_scale, "vectors"
+        comm, tf.concat(parts, 0), tf.stack(sizes), wire_dtype, gradient_scale, "vectors", anchor
     )
     widths = [len(lane.shard.columns) for lane in layout.lanes]
     elements = [expected[lane] * width for lane, width in zip(layout.lanes, widths, strict=True)]
@@ -221,11 +225,16 @@ def differentiable_all_to_all(
     wire_dtype: tf.DType,
     gradient_scale: tf.Tensor,
     phase: str,
+    anchor: tf.Variable | None = None,
 ) -> tf.Tensor:
-    """All-to-all of float32 [n] whose gradient is the reverse all-to-all; both travel as `wire_dtype`."""
+    """All-to-all of float32 [n] whose gradient is the reverse all-to-all; both travel as `wire_dtype`.
+
+    anchor: float32 [0], a trainable variable: with it every rank's backward pass comes here, also where `values` depend
+    on nothing that a tape watches.
+    """
 
     @tf.custom_gradient
-    def run(values: tf.Tensor, splits: tf.Tensor, scale: tf.Tensor):
+    def run(values: tf.Tensor, splits: tf.Tensor, scale: tf.Tensor, seen: tf.Tensor):
         received, received_splits = comm.all_to_all(tf.cast(values, wire_dtype), splits, phase=phase)
 
         def gradient(upstream: tf.Tensor):
@@ -234,8 +243,10 @@ def differentiable_all_to_all(
             back, _ = comm.all_to_all(
                 tf.cast(scaled, wire_dtype), received_splits, phase=f"gradients of {phase}"
             )
-            return tf.cast(back, tf.float32), None, None
+            return tf.cast(back, tf.float32), None, None, tf.zeros([0])
 
         return tf.cast(received, tf.float32), gradient
 
-    return run(values, splits, gradient_scale)
+    return run(
+        values, splits, gradient_scale, tf.zeros([0]) if anchor is None else tf.convert_to_tensor(anchor)
+    )

@@ -19,11 +19,13 @@ from distributed_embeddings.sharding import batch_weight
 from distributed_embeddings.sharding.agreement import raise_together
 from distributed_embeddings.sharding.column_wise import ColumnWise, ColumnWiseShared
 from distributed_embeddings.sharding.exchange import (
+    Announced,
     Request,
     exchange_ids,
     exchange_lengths,
     exchange_vectors,
 )
+from distributed_embeddings.sharding.grouped import GroupedLookup, is_grouped
 from distributed_embeddings.sharding.lookup import look_up_lane
 from distributed_embeddings.sharding.row_wise import RowWise, RowWiseShared
 
@@ -89,6 +91,8 @@ def sharded_lookup(
         if count_invalid is not None:
             count_invalid(counts)
         return outputs
+    if is_grouped(layout):
+        return _grouped(comm, layout, tables, bags, settings, count_invalid)
     features = checked_features(plan)
     status, valid = valid_bags(bags, features, settings.invalid_ids, count_invalid)
     return _exchanged(comm, layout, tables, bags, valid, status, settings)
@@ -124,6 +128,52 @@ def _local(
     return look_up([tables.replicas[t.name] for t in used], grouped, features, invalid_ids)
 
 
+def _grouped(
+    comm: Communicator,
+    layout: Layout,
+    tables: Tables,
+    bags: Sequence[Bags],
+    settings: LookupSettings,
+    count_invalid: Callable[[tf.Tensor], None] | None,
+) -> list[Any]:
+    plan = layout.plan
+    lookup = GroupedLookup(comm, layout, bags)
+    requests, invalid, wrong = lookup.route(settings.invalid_ids)
+    if count_invalid is not None:
+        count_invalid(invalid)
+    announced = exchange_lengths(comm, layout, requests, _kinds(plan, bags), wrong, bags[0].batch_size)
+    checked = _raise_if_any(comm, plan, announced, bags)
+    with tf.control_dependencies([checked]):
+        weight = batch_weight.record(announced.batch_sizes, comm.rank)
+        replies = lookup.answer(
+            tables.shards, announced, tables.anchor, settings.wire_dtype, weight / comm.size
+        )
+        outputs = lookup.assemble(replies)
+        _add_replicated(plan, tables, bags, settings.invalid_ids, outputs)
+    return [outputs[i] for i in range(len(bags))]
+
+
+def _raise_if_any(
+    comm: Communicator, plan: ShardingPlan, announced: Announced, given: Sequence[Bags]
+) -> tf.Tensor:
+    features = checked_features(plan)
+    return raise_together(
+        comm, tf.reduce_any(announced.statuses != 0), lambda: describe(given, features, comm.rank)
+    )
+
+
+def _add_replicated(
+    plan: ShardingPlan, tables: Tables, given: Sequence[Bags], invalid_ids: str, outputs: dict[int, Any]
+) -> None:
+    """The features that the exchange did not answer: their tables are here."""
+    replicated = [i for i in range(len(given)) if i not in outputs]
+    if replicated:
+        # Under "raise" their ids are valid by now.
+        policy = "clip" if invalid_ids == "raise" else invalid_ids
+        local, _ = _local(plan, tables, given, replicated, policy)
+        outputs.update(zip(replicated, local, strict=True))
+
+
 def _exchanged(
     comm: Communicator,
     layout: Layout,
@@ -140,10 +190,7 @@ def _exchanged(
     for name, router in routers.items():
         requests.update(router.route(own[name]))
     announced = exchange_lengths(comm, layout, requests, _kinds(plan, bags), status, bags[0].batch_size)
-    features = checked_features(plan)
-    checked = raise_together(
-        comm, tf.reduce_any(announced.statuses != 0), lambda: describe(given, features, comm.rank)
-    )
+    checked = _raise_if_any(comm, plan, announced, given)
     with tf.control_dependencies([checked]):
         weight = batch_weight.record(announced.batch_sizes, comm.rank)
         scale = weight / comm.size
@@ -164,12 +211,7 @@ def _exchanged(
         outputs: dict[int, Any] = {}
         for name, router in routers.items():
             outputs.update(router.assemble(own[name], vectors))
-        replicated = [i for i in range(len(bags)) if i not in outputs]
-        if replicated:
-            # Under "raise" their ids are valid by now.
-            policy = "clip" if settings.invalid_ids == "raise" else settings.invalid_ids
-            local, _ = _local(plan, tables, given, replicated, policy)
-            outputs.update(zip(replicated, local, strict=True))
+        _add_replicated(plan, tables, given, settings.invalid_ids, outputs)
     return [outputs[i] for i in range(len(bags))]
 
 
