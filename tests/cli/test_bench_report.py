@@ -6,7 +6,14 @@ import pytest
 
 from distributed_embeddings.cli.bench.cases import Case
 from distributed_embeddings.cli.bench.markdown import milliseconds, table
-from distributed_embeddings.cli.bench.ops_report import left_out, report_lines, row_lines, shares, totals
+from distributed_embeddings.cli.bench.ops_report import (
+    left_out,
+    noise,
+    report_lines,
+    row_lines,
+    shares,
+    totals,
+)
 from distributed_embeddings.cli.bench.stats import geometric_mean, ratio, summarise
 
 ENVIRONMENT = {
@@ -99,6 +106,22 @@ def test_shares_of_the_limit():
     assert update == pytest.approx(1000 * 128 / 1e-3 / 0.5e9)
     assert shares(made, "ours", []) == (None, None)
     assert "| 64 | 1 | 2.00 | 9.00 |" in report_lines(report([made], limits))
+
+
+def test_a_machine_that_was_not_quiet_is_told():
+    quiet, loud = (result(Case(r, 16, 1, 256), {"ours": [1.0], "fbgemm": [2.0]}) for r in (1000, 2000))
+    assert noise([quiet, loud]) == []
+    loud["others_share"] = 0.4
+    assert noise([quiet, loud])[0].startswith("1 of 2 cases were measured while other programs")
+    text = "\n".join(report_lines(report([quiet, loud])))
+    assert "| 26x2e3x16-h1-b256-zipf1.05-adagrad-t1, others took 40% | ours |" in text
+
+
+def test_missing_kernels_are_told():
+    made = result(Case(1000, 16, 1, 256), {"ours": [1.0]})
+    assert "NOT built" not in "\n".join(report_lines(report([made])))
+    made["competitors"]["ours"]["info"]["kernels"] = False
+    assert "| ours (its kernels are NOT built) |" in "\n".join(report_lines(report([made])))
 
 
 def test_time_by_rows():

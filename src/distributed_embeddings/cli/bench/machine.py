@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,35 @@ def load() -> dict[str, float]:
     fields = [int(x) for x in (_read(Path("/proc/stat")).splitlines() or ["cpu 0"])[0].split()[1:]]
     steal = fields[7] / sum(fields[:8]) if len(fields) > 7 and sum(fields[:8]) else 0.0
     return {"load_1min": one, "load_5min": five, "steal": round(steal, 5)}
+
+
+class OthersClock:
+    """What other programs take of the machine while we measure: CPU time that is neither ours nor our children's.
+
+    A child counts once it has ended and was waited for: read `share` after that.
+    """
+
+    def __init__(self) -> None:
+        self._begin = time.monotonic(), _busy_seconds(), _own_seconds()
+
+    def share(self) -> float:
+        """Share of all cores' time since the beginning, steal included."""
+        began, busy, own = self._begin
+        elapsed = (time.monotonic() - began) * (os.cpu_count() or 1)
+        others = (_busy_seconds() - busy) - (_own_seconds() - own)
+        return max(0.0, others / elapsed) if elapsed > 0 else 0.0
+
+
+def _own_seconds() -> float:
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
+
+
+def _busy_seconds() -> float:
+    """CPU seconds of the whole machine since boot that were not idle."""
+    fields = [int(x) for x in (_read(Path("/proc/stat")).splitlines() or ["cpu 0"])[0].split()[1:]]
+    user, nice, system, _idle, _iowait, irq, softirq, steal = (fields + [0] * 8)[:8]
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def now() -> str:

@@ -86,7 +86,7 @@ def chosen(options: OpsOptions) -> list[Entry]:
 
 def run_case(entry: Entry, options: OpsOptions, peers: Path | None, limits: Limits) -> dict[str, Any]:
     """Measure one case with all competitors that fit; a JSON-able result."""
-    case, began = entry.case, time.monotonic()
+    case, began, others = entry.case, time.monotonic(), machine.OthersClock()
     names, skipped = fitting(entry, int(machine.meminfo("MemAvailable") * _SPARE), peers is not None)
     result: dict[str, Any] = {
         "case": case.to_dict(), "case_key": case.key, "date": machine.now(), "commit": machine.commit(),
@@ -106,6 +106,7 @@ def run_case(entry: Entry, options: OpsOptions, peers: Path | None, limits: Limi
         if names[0] in workers:  # the others' ratios are against it
             check_same_ids(result["competitors"])
             _measure(workers, case, options, result)
+    result["others_share"] = round(others.share(), 4)
     for row_bytes in sorted({case.row_bytes, case.row_bytes + case.slot_bytes}):
         limits.find(row_bytes, case.threads)
     result["seconds"] = round(time.monotonic() - began, 1)

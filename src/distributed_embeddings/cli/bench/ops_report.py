@@ -19,6 +19,8 @@ ISSUE_TABLES = 26
 AIMS = {1: 3.5, 2: 6.0}
 """Geometric mean of FBGEMM CPU ÷ ours that is aimed at, by threads; no single case below WORST."""
 WORST = 1.5
+QUIET = 0.05
+"""Share of the machine that other programs may take while a case is measured."""
 
 NOTES = """
 How to read it. A case is `tables × rows × dim - hotness - batch - distribution - rule - threads`. Competitors are live
@@ -105,10 +107,24 @@ def summary(results: list[dict[str, Any]]) -> list[str]:
     headers = ["peer", "threads", "rule", "cases", "geometric mean of peer ÷ ours (both)", "worst"]
     if not rows:
         return ["No case of 26 tables was measured with a peer."]
-    return [
+    lines = [
         *table(headers, rows),
         "",
         f"Only cases of {ISSUE_TABLES} tables count here; all others are below.",
+    ]
+    return [*lines, *noise(results)]
+
+
+def noise(results: list[dict[str, Any]]) -> list[str]:
+    """What to think of a machine that was not quiet."""
+    loud = [r for r in results if r.get("others_share", 0.0) > QUIET]
+    if not loud:
+        return []
+    return [
+        f"{len(loud)} of {len(results)} cases were measured while other programs (or other guests of the host) took "
+        f"more than {QUIET:.0%} of the machine. They count above and are marked below. Do not trust them, least of all "
+        "with two threads: OpenMP's threads, which torch uses, wait for each other in loops, and a step then takes "
+        "many times as long as on a quiet machine."
     ]
 
 
@@ -151,9 +167,8 @@ def case_table(results: list[dict[str, Any]], limits: list[dict[str, Any]]) -> l
             ratios = [
                 ratio_of(result, name, phase) if name != "ours" else None for phase in ("lookup", "both")
             ]
-            note = "" if result["all_rounds"] else f", {times[2].rounds} rounds"
             rows.append([
-                result["case_key"] + note, TITLES[name],
+                result["case_key"] + _note(result, times[2].rounds), _title(name, competitor),
                 *[f"{milliseconds(t.median)} ({milliseconds(t.minimum)})" for t in times],
                 *[r.text() if r else "" for r in ratios],
                 *[_percent(x) for x in shares(result, name, limits)],
@@ -161,6 +176,17 @@ def case_table(results: list[dict[str, Any]], limits: list[dict[str, Any]]) -> l
     headers = ["case", "competitor", "lookup ms", "update ms", "both ms", "÷ ours, lookup", "÷ ours, both",
                "limit, lookup", "limit, update"]  # fmt: skip
     return table(headers, rows)
+
+
+def _title(name: str, competitor: dict[str, Any]) -> str:
+    lacks = name == "ours" and competitor["info"].get("kernels") is False
+    return TITLES[name] + (" (its kernels are NOT built)" if lacks else "")
+
+
+def _note(result: dict[str, Any], rounds: int) -> str:
+    others = result.get("others_share", 0.0)
+    short = "" if result["all_rounds"] else f", {rounds} rounds"
+    return short + (f", others took {others:.0%}" if others > QUIET else "")
 
 
 def shares(

@@ -1,4 +1,4 @@
-"""The library as a competitor: public API only. `python -m distributed_embeddings.cli.bench.worker_ours`"""
+"""The library as a competitor: public API only, but for the question whether kernels are there. `python -m distributed_embeddings.cli.bench.worker_ours`"""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 import distributed_embeddings.dist_model_parallel as dmp
+from distributed_embeddings.ops import kernels
 
 from .peers.protocol import Answer, serve
 from .tensorflow_steps import answer_steps, use_threads
@@ -22,7 +23,8 @@ def start(case: dict[str, Any]) -> tuple[dict[str, Any], Answer]:
     rules = {"adagrad": keras.optimizers.Adagrad, "rowwise_adagrad": dmp.RowwiseAdagrad}
     optimizer = dmp.DistributedOptimizer(rules[case["rule"]](0.01))
     optimizer.build(layer.trainable_variables)
-    return answer_steps(case, layer, optimizer, layer.trainable_variables)
+    said, answer = answer_steps(case, layer, optimizer, layer.trainable_variables)
+    return {**said, "kernels": kernels.available()}, answer
 
 
 if __name__ == "__main__":
