@@ -1,4 +1,7 @@
-"""The library as a competitor: public API only, but for the question whether kernels are there. `python -m distributed_embeddings.cli.bench.worker_ours`"""
+"""The library as a competitor: `python -m distributed_embeddings.cli.bench.worker_ours`.
+
+Public API only, but for the question whether kernels are there.
+"""
 
 from __future__ import annotations
 
