@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 
 namespace demb {
@@ -63,6 +64,12 @@ void drop_pages(void* data, size_t bytes) {
   if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
+void out_of_memory(size_t bytes) {
+  std::fprintf(stderr, "distributed_embeddings: out of memory: %zu bytes of scratch for a step were not to be had. "
+               "Make the batch smaller, or cut the tables over more workers.\n", bytes);
+  std::abort();
+}
+
 BufferPool& BufferPool::shared() {
   // Never destroyed: TensorFlow frees tensors after the static objects of this library are gone.
   static BufferPool* pool = new BufferPool;
@@ -89,7 +96,11 @@ void* BufferPool::take(size_t bytes, size_t* capacity) {
     return data;
   }
   void* data = allocate(*capacity);
-  if (data == nullptr) return nullptr;
+  if (data == nullptr) {
+    trim_locked(0);
+    data = allocate(*capacity);
+    if (data == nullptr) return nullptr;
+  }
   in_use_ += *capacity;
   window_peak_ = std::max(window_peak_, in_use_);
   peak_ = std::max(peak_, in_use_);

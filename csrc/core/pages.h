@@ -47,12 +47,16 @@ class BufferPool {
   int64_t takes_ = 0;
 };
 
+// Says on stderr how many bytes were wanted, and ends the process: a kernel cannot go on without its scratch.
+[[noreturn]] void out_of_memory(size_t bytes);
+
 // A buffer of the pool for the length of a scope.
 template <typename T>
 class Scratch {
  public:
   explicit Scratch(int64_t count) {
     data_ = static_cast<T*>(BufferPool::shared().take(static_cast<size_t>(count) * sizeof(T), &capacity_));
+    if (data_ == nullptr) out_of_memory(static_cast<size_t>(count) * sizeof(T));
   }
   ~Scratch() {
     if (data_ != nullptr) BufferPool::shared().give(data_, capacity_);
@@ -63,7 +67,6 @@ class Scratch {
 
   T* get() const { return data_; }
   T& operator[](int64_t i) const { return data_[i]; }
-  explicit operator bool() const { return data_ != nullptr; }
 
  private:
   T* data_ = nullptr;

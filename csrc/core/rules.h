@@ -66,7 +66,7 @@ struct RowwiseAdagrad {
   float rate, epsilon;
   explicit RowwiseAdagrad(const RuleStep& r) : rate(r.learning_rate), epsilon(r.hyper[0]) {}
   DEMB_INLINE_METHOD void update(V8& w, V8 g, V8*, float accumulator) const {
-    w -= rate * g / root(accumulator + epsilon);
+    w -= g * (rate / root(accumulator + epsilon));
   }
 };
 

@@ -1,4 +1,5 @@
 // Tables' memory: made, widened so that slots lie beside rows, read and written in blocks.
+#include <algorithm>
 #include <cstring>
 
 #include "../core/pages.h"
@@ -44,18 +45,24 @@ class NewTableOp final : public OpKernel {
  public:
   explicit NewTableOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("dtype", &dtype_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("fill", &fill_));
+    OP_REQUIRES(ctx, fill_ == 0.0f || dtype_ == tensorflow::DT_FLOAT,
+                absl::InvalidArgumentError("`fill` must be 0 for 16-bit floats"));
   }
   void Compute(OpKernelContext* ctx) override {
+    OP_REQUIRES(ctx, ctx->input(0).dims() == 1, absl::InvalidArgumentError("`shape` must be a vector"));
     const auto shape = ctx->input(0).vec<int64_t>();
     OP_REQUIRES(ctx, shape.size() == 2 && shape(0) >= 0 && shape(1) >= 0,
                 absl::InvalidArgumentError("`shape` must be [rows, columns], neither negative"));
     Tensor table;
-    OP_REQUIRES_OK(ctx, new_storage(dtype_, TensorShape({shape(0), shape(1)}), &table));
+    OP_REQUIRES_OK(ctx, new_storage(dtype_, TensorShape({shape(0), shape(1)}), true, &table));
+    if (fill_ != 0.0f) std::fill_n(static_cast<float*>(table.data()), table.NumElements(), fill_);
     ctx->set_output(0, table);
   }
 
  private:
   tensorflow::DataType dtype_;
+  float fill_ = 0.0f;
 };
 
 // Rows become `columns` wide. The first `keep` stay; float32 slots, by where they begin (bytes), how many values they
@@ -85,7 +92,8 @@ class ResizeRowsOp final : public OpKernel {
                   absl::InvalidArgumentError("slots must lie inside the rows"));
     }
     Tensor wide;
-    OP_REQUIRES_OK(ctx, new_storage(old.dtype(), TensorShape({old.dim_size(0), columns_}), &wide));
+    // Its pages come as the rows are moved, while those of the old rows go.
+    OP_REQUIRES_OK(ctx, new_storage(old.dtype(), TensorShape({old.dim_size(0), columns_}), false, &wide));
     *var->tensor() = wide;
     // The last reference may give its pages back while it is read: a table is never there twice as a whole.
     const bool last = old.RefCountIsOne();
@@ -134,7 +142,7 @@ struct BlockAttrs {
 };
 
 absl::Status check_rows(int64_t start, int64_t count, const Tensor& table) {
-  if (start >= 0 && count >= 0 && start + count <= table.dim_size(0)) return absl::OkStatus();
+  if (start >= 0 && count >= 0 && start <= table.dim_size(0) && count <= table.dim_size(0) - start) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("rows [", start, ", ", start + count, ") must lie inside [0, ",
                                                  table.dim_size(0), ")"));
 }
@@ -147,6 +155,8 @@ class ReadBlockOp final : public OpKernel {
     OP_REQUIRES_OK(ctx, tensorflow::LookupResource(ctx, tensorflow::HandleFromInput(ctx, 0), &var));
     tensorflow::tf_shared_lock lock(*var->mu());
     const Tensor& table = *var->tensor();
+    OP_REQUIRES(ctx, ctx->input(1).NumElements() == 1 && ctx->input(2).NumElements() == 1,
+                absl::InvalidArgumentError("`start` and `count` must be scalars"));
     const int64_t start = ctx->input(1).scalar<int64_t>()(), count = ctx->input(2).scalar<int64_t>()();
     OP_REQUIRES_OK(ctx, block_.check(table, ctx->expected_output_dtype(0)));
     OP_REQUIRES_OK(ctx, check_rows(start, count, table));
@@ -171,6 +181,7 @@ class WriteBlockOp final : public OpKernel {
     tensorflow::core::RefCountPtr<Var> var;
     OP_REQUIRES_OK(ctx, tensorflow::LookupResource(ctx, tensorflow::HandleFromInput(ctx, 0), &var));
     Tensor& table = *var->tensor();
+    OP_REQUIRES(ctx, ctx->input(1).NumElements() == 1, absl::InvalidArgumentError("`start` must be a scalar"));
     const int64_t start = ctx->input(1).scalar<int64_t>()();
     const Tensor& values = ctx->input(2);
     OP_REQUIRES(ctx, values.dims() == 2 && values.dim_size(1) == block_.width,
@@ -193,6 +204,7 @@ REGISTER_OP("DembNewTable")
     .Input("shape: int64")
     .Output("table: dtype")
     .Attr("dtype: {float, bfloat16, half}")
+    .Attr("fill: float = 0.0")
     .SetIsStateful()  // every call makes memory of its own: never folded, never shared
     .SetShapeFn([](InferenceContext* c) {
       tensorflow::shape_inference::ShapeHandle out;
@@ -244,7 +256,7 @@ REGISTER_KERNEL_BUILDER(Name("DembWriteBlock").Device(tensorflow::DEVICE_CPU), W
 
 }  // namespace
 
-absl::Status new_storage(tensorflow::DataType dtype, const TensorShape& shape, Tensor* out) {
+absl::Status new_storage(tensorflow::DataType dtype, const TensorShape& shape, bool faulted, Tensor* out) {
   const size_t bytes = static_cast<size_t>(shape.num_elements()) * tensorflow::DataTypeSize(dtype);
   if (bytes < (size_t{1} << 20)) {  // small tables need no huge page of their own
     Tensor small(dtype, shape);
@@ -252,7 +264,7 @@ absl::Status new_storage(tensorflow::DataType dtype, const TensorShape& shape, T
     *out = small;
     return absl::OkStatus();
   }
-  void* data = map_pages(bytes, true);
+  void* data = map_pages(bytes, faulted);
   if (data == nullptr) {
     return absl::ResourceExhaustedError(absl::StrCat("out of memory for a table of shape ", shape.DebugString(), ", ",
                                                      bytes, " bytes"));

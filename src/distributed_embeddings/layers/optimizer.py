@@ -21,14 +21,23 @@ class DistributedOptimizer(keras.optimizers.LossScaleOptimizer):
 
     optimizer: a Keras optimizer or its name ("adagrad", "rowwise_adagrad"): SGD, Adagrad, RowwiseAdagrad, Adam,
     AdamW, RMSprop, Ftrl, or a LossScaleOptimizer around one. Under the global policy "mixed_float16" the loss is
-    scaled as Keras would. Raises ValueError for an optimizer without a row rule.
+    scaled as Keras would. stochastic_rounding, rounding_seed: bfloat16 tables are rounded up or down by chance, right
+    on the average, where rounding to the nearest would lose every update below half a unit in the last place. Raises
+    ValueError for an optimizer without a row rule.
 
     It is a LossScaleOptimizer so that `compile` puts none around it: Keras's own would decide on each worker alone
     whether a step is skipped, and the workers' exchanges would no longer match. Here they decide together.
     """
 
     def __init__(
-        self, optimizer: Any, scale_loss: bool | None = None, name: str | None = None, **kwargs: Any
+        self,
+        optimizer: Any,
+        scale_loss: bool | None = None,
+        name: str | None = None,
+        *,
+        stochastic_rounding: bool = True,
+        rounding_seed: int = 0,
+        **kwargs: Any,
     ) -> None:
         if optimizer is None:
             raise ValueError("`optimizer` must be a Keras optimizer or its name. Received: optimizer=None")
@@ -45,8 +54,12 @@ class DistributedOptimizer(keras.optimizers.LossScaleOptimizer):
             scale_loss = keras.config.dtype_policy().name == "mixed_float16"
         if isinstance(optimizer, DistributedOptimizer):
             raise ValueError(f"`optimizer` must not be wrapped twice. Received: optimizer={optimizer!r}")
-        super().__init__(RoutedOptimizer(optimizer), name=name or "distributed", **{**scaling, **kwargs})
+        routed = RoutedOptimizer(
+            optimizer, stochastic_rounding=stochastic_rounding, rounding_seed=rounding_seed
+        )
+        super().__init__(routed, name=name or "distributed", **{**scaling, **kwargs})
         self.wrapped = optimizer
+        self.stochastic_rounding, self.rounding_seed = stochastic_rounding, rounding_seed
         self.scales_loss = scale_loss
 
     def build(self, var_list: Sequence[Any]) -> None:
@@ -98,6 +111,8 @@ class DistributedOptimizer(keras.optimizers.LossScaleOptimizer):
             "name": self.name,
             "optimizer": keras.saving.serialize_keras_object(self.wrapped),
             "scale_loss": self.scales_loss,
+            "stochastic_rounding": self.stochastic_rounding,
+            "rounding_seed": self.rounding_seed,
             "initial_scale": self.initial_scale,
             "dynamic_growth_steps": self.dynamic_growth_steps,
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -30,11 +31,19 @@ class RoutedOptimizer(keras.optimizers.Optimizer):
     """
 
     def __init__(
-        self, dense_optimizer: keras.optimizers.Optimizer, name: str = "routed", **kwargs: Any
+        self,
+        dense_optimizer: keras.optimizers.Optimizer,
+        name: str = "routed",
+        *,
+        stochastic_rounding: bool = True,
+        rounding_seed: int = 0,
+        **kwargs: Any,
     ) -> None:
         super().__init__(learning_rate=0.0, name=name, **kwargs)
         self.dense_optimizer = dense_optimizer
-        self.rule: RowOptimizer = from_keras(dense_optimizer)
+        self.rule: RowOptimizer = replace(
+            from_keras(dense_optimizer), stochastic_rounding=stochastic_rounding, seed=rounding_seed
+        )
         self._targets: dict[int, UpdateTarget] = {}
         self._plans: list[ShardingPlan] = []
         self._tables: list[TableVariable] = []
@@ -192,6 +201,8 @@ class RoutedOptimizer(keras.optimizers.Optimizer):
         return {
             "name": self.name,
             "dense_optimizer": keras.saving.serialize_keras_object(self.dense_optimizer),
+            "stochastic_rounding": self.rule.stochastic_rounding,
+            "rounding_seed": self.rule.seed,
         }
 
     @classmethod

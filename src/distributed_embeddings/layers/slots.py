@@ -51,6 +51,19 @@ class SlotView:
         self.block.write(0, value)
 
 
+CACHE_LINE = 64
+
+
+def pays(table: Block, slots: Sequence[SlotSpec]) -> bool:
+    """Whether an update gains by having the slots beside the rows.
+
+    Not for one number a row beside rows that fill whole cache lines: then every row straddles one line more, in every
+    lookup. Measured, 64-byte rows with row-wise Adagrad: lookup 10 → 13 ns an id, update 20 → 23.
+    """
+    row_wide = any(slot.width == "row" for slot in slots)
+    return row_wide or table.width * table.dtype.size % CACHE_LINE != 0
+
+
 def lay_out(table: Block, slots: Sequence[SlotSpec]) -> tuple[list[Block], int]:
     """Where each slot begins in a row that starts with the table's columns, and the row's columns in all.
 
@@ -66,9 +79,8 @@ def lay_out(table: Block, slots: Sequence[SlotSpec]) -> tuple[list[Block], int]:
     return blocks, _round_up(end, ROW_ALIGNMENT) // size
 
 
-# Rows that begin at multiples of 16 bytes: 68 bytes (a row of 16 and one accumulator) become 80, and no vector register
-# is loaded across two lines more often than it must.
-ROW_ALIGNMENT = 16
+# Bytes. Nothing is gained by more where rows do not fill lines, and memory is lost.
+ROW_ALIGNMENT = 4
 
 
 def _round_up(value: int, unit: int) -> int:

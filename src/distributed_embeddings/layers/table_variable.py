@@ -12,11 +12,10 @@ import numpy as np
 import tensorflow as tf
 
 from distributed_embeddings import comm
-from distributed_embeddings.layers.slots import SlotView, lay_out
-from distributed_embeddings.ops import kernels
+from distributed_embeddings.layers.slots import SlotView, lay_out, pays
 from distributed_embeddings.ops.block import Block
 from distributed_embeddings.ops.initial_values import row_blocks
-from distributed_embeddings.ops.table_resource import TableResource
+from distributed_embeddings.ops.table_resource import TableMemory, TableResource
 from distributed_embeddings.optimizers import SlotSpec
 from distributed_embeddings.planner import Shard, ShardingPlan
 
@@ -24,7 +23,7 @@ from distributed_embeddings.planner import Shard, ShardingPlan
 LARGE_TABLE_ELEMENTS = 1 << 20
 
 
-class TableVariable(keras.Variable):
+class TableVariable(TableMemory):
     """Rows × columns of one table on this rank: float [len(shard.rows), len(shard.columns)].
 
     replicated: every rank holds the same whole table (data-parallel). plan: the plan the shard belongs to; None for a
@@ -48,24 +47,10 @@ class TableVariable(keras.Variable):
         self.replicated = replicated
         self._warned = False
         self._slots_owner: weakref.ref[Any] | None = None
-        # autocast=False: `.value` is then the tf.Variable itself; a cast under mixed precision would read the table.
         # One buffer, filled block by block: no second copy of the shard at any time.
-        super().__init__(
-            lambda shape, dtype: tf.zeros(shape, dtype),
-            shape=(len(shard.rows), len(shard.columns)),
-            dtype=dtype,
-            trainable=True,
-            autocast=False,
-            name=name,
-        )
+        super().__init__((len(shard.rows), len(shard.columns)), dtype, trainable=True, name=name)
         for start, rows in row_blocks(shard.rows, len(shard.columns)):
             self.block.write(start, values(rows, shard.columns))
-
-    def _initialize_with_initializer(self, initializer: Callable[..., tf.Tensor]) -> None:
-        if kernels.enabled_for(""):
-            self._value = TableResource(tuple(self._shape), self._dtype, self.trainable, self.name)
-        else:
-            super()._initialize_with_initializer(initializer)
 
     @property
     def block(self) -> Block:
@@ -79,7 +64,9 @@ class TableVariable(keras.Variable):
         too.
         """
         holder = None if self._slots_owner is None else self._slots_owner()
-        if not slots or not isinstance(self._value, TableResource) or holder not in (None, owner):
+        if not isinstance(self._value, TableResource) or holder not in (None, owner):
+            return None
+        if not pays(self.block, slots):
             return None
         blocks, columns = lay_out(self.block, slots)
         self._value.widen(

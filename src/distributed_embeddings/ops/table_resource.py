@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 # A subclass of the class that `tf.Variable(...)` makes, so that Keras and TensorFlow see a tf.Variable; one minor
@@ -13,18 +14,22 @@ from tensorflow.python.ops.resource_variable_ops import ResourceVariable, variab
 
 from distributed_embeddings.ops import kernels
 
+KERNEL_DTYPES = ("float32", "bfloat16", "float16")
+
 
 class TableResource(ResourceVariable):
-    """A table [rows, columns] of float32, bfloat16 or float16 in huge pages, at first zeros. Only with kernels.
+    """A table [rows, columns] of float32, bfloat16 or float16 in huge pages, filled with one value. Only with kernels.
 
     To everybody it is a tf.Variable of that shape. Every access goes through a kernel that knows the width of the rows
     at run time, so that functions traced before slots were laid beside the rows stay right.
     """
 
-    def __init__(self, shape: tuple[int, int], dtype: str, trainable: bool, name: str) -> None:
+    def __init__(
+        self, shape: tuple[int, int], dtype: str, trainable: bool, name: str, fill: float = 0.0
+    ) -> None:
         rows, columns = shape
         super().__init__(
-            lambda: kernels.library().demb_new_table(tf.constant(shape, tf.int64), dtype=dtype),
+            lambda: kernels.library().demb_new_table(tf.constant(shape, tf.int64), dtype=dtype, fill=fill),
             trainable=trainable,
             name=name,
             shape=tf.TensorShape([rows, None]),
@@ -38,7 +43,7 @@ class TableResource(ResourceVariable):
         slot_widths: Sequence[int],
         slot_values: Sequence[float],
     ) -> None:
-        """Make rows `columns` wide and fill the slots, float32, by their offsets in bytes. The table keeps its values."""
+        """Make rows `columns` wide and fill the slots, float32, by their offsets in bytes; the table stays."""
         kernels.library().demb_resize_rows(
             self.handle,
             columns=columns,
@@ -96,6 +101,38 @@ class TableResource(ResourceVariable):
 
     def _restore_from_tensors(self, restored_tensors: dict[str, tf.Tensor]) -> Any:
         return self.assign(restored_tensors["VARIABLE_VALUE"], read_value=False)
+
+
+class TableMemory(keras.Variable):
+    """A keras.Variable [rows, columns] filled with one value, in a `TableResource` where kernels can be used.
+
+    Its `.value` is the tf.Variable itself (autocast off): a cast under mixed precision would read the table. Creation
+    makes no second copy.
+    """
+
+    def __init__(
+        self, shape: tuple[int, int], dtype: str, *, fill: float = 0.0, trainable: bool, name: str
+    ) -> None:
+        self._fill = fill
+        # keras.initializers.Constant multiplies a tensor of ones: two temporaries of the table's size. tf.fill is
+        # one tensor, and the variable takes it over without a copy.
+        super().__init__(
+            lambda shape, dtype: tf.fill(tf.constant(shape, tf.int64), tf.constant(fill, dtype)),
+            shape=shape,
+            dtype=dtype,
+            trainable=trainable,
+            autocast=False,
+            # Keras allows no "/" in a variable's name, and a table may be called by its layer's path.
+            name=name.replace("/", "_"),
+        )
+
+    def _initialize_with_initializer(self, initializer: Callable[..., tf.Tensor]) -> None:
+        if kernels.enabled_for("") and self._dtype in KERNEL_DTYPES:
+            self._value = TableResource(
+                tuple(self._shape), self._dtype, self.trainable, self.name, self._fill
+            )
+        else:
+            super()._initialize_with_initializer(initializer)
 
 
 @tf.RegisterGradient("DembReadBlock")

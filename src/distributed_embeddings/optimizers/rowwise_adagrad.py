@@ -41,7 +41,7 @@ class RowwiseAdagradRule(RowOptimizer):
         self, rows: tf.Tensor, grads: tf.Tensor, slots: Slots, learning_rate: tf.Tensor, step: tf.Tensor
     ) -> tuple[tf.Tensor, Slots]:
         accumulator = slots["accumulator"] + slots[ROW_STATISTIC]
-        new_rows = rows - learning_rate * grads / tf.sqrt(accumulator + self.epsilon)
+        new_rows = rows - grads * (learning_rate / tf.sqrt(accumulator + self.epsilon))
         return new_rows, {"accumulator": accumulator}
 
 

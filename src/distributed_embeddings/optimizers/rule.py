@@ -13,6 +13,7 @@ from distributed_embeddings.ops import kernels
 from distributed_embeddings.ops.block import Block, as_block
 from distributed_embeddings.ops.pending import PendingGradients
 from distributed_embeddings.ops.rounding import round_by_chance
+from distributed_embeddings.ops.table_resource import TableMemory
 from distributed_embeddings.ops.updates import RuleKernel, UpdateTarget, apply_rows, rule_arguments
 
 Slots = dict[str, tf.Tensor]
@@ -120,9 +121,18 @@ class RowOptimizer:
     def create_slots(self, variable_shape: tuple[int, int], name: str) -> dict[str, keras.Variable]:
         """The slot variables of a table of shape [vocabulary_size, dim], under the names `{name}_{slot}`.
 
-        Their `.value` is the tf.Variable itself (autocast off). Creation makes no second copy of a slot.
+        Creation makes no second copy of a slot.
         """
-        return {slot.name: _create_slot(slot, variable_shape, name) for slot in self.slots}
+        return {
+            slot.name: TableMemory(
+                slot.shape(variable_shape),
+                slot.dtype,
+                fill=slot.initial_value,
+                trainable=False,
+                name=f"{name}_{slot.name}",
+            )
+            for slot in self.slots
+        }
 
     def target(
         self,
@@ -218,20 +228,3 @@ class RowOptimizer:
 
 def _slot_block(slot: Block | keras.Variable | tf.Variable) -> Block:
     return as_block(slot.value if isinstance(slot, keras.Variable) else slot)
-
-
-def _create_slot(slot: SlotSpec, table_shape: tuple[int, int], name: str) -> keras.Variable:
-    # keras.initializers.Constant multiplies a tensor of ones: two temporaries of the slot's size. tf.fill is
-    # one tensor, and the variable takes it over without a copy.
-    def fill(shape: tuple[int, int], dtype: str) -> tf.Tensor:
-        return tf.fill(tf.constant(shape, tf.int64), tf.constant(slot.initial_value, dtype))
-
-    return keras.Variable(
-        initializer=fill,
-        shape=slot.shape(table_shape),
-        dtype=slot.dtype,
-        trainable=False,
-        autocast=False,
-        # Keras allows no "/" in a variable's name, and a table may be called by its layer's path.
-        name=f"{name}_{slot.name}".replace("/", "_"),
-    )
