@@ -137,8 +137,8 @@ class Replies {
 class AssembleOp final : public OpKernel {
  public:
   explicit AssembleOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, features_.init(ctx, *this));
     OP_REQUIRES_OK(ctx, lanes_.init(ctx));
+    OP_REQUIRES_OK(ctx, features_.init(ctx, *this, lanes_.dims.size()));
   }
   void Compute(OpKernelContext* ctx) override {
     std::vector<std::vector<Lane>> by_table;
@@ -170,8 +170,8 @@ class AssembleOp final : public OpKernel {
 class AssembleGradientOp final : public OpKernel {
  public:
   explicit AssembleGradientOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, features_.init(ctx, *this));
     OP_REQUIRES_OK(ctx, lanes_.init(ctx));
+    OP_REQUIRES_OK(ctx, features_.init(ctx, *this, lanes_.dims.size()));
   }
   void Compute(OpKernelContext* ctx) override {
     std::vector<std::vector<Lane>> by_table;

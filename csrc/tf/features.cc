@@ -1,5 +1,7 @@
 #include "features.h"
 
+#include <algorithm>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
@@ -12,7 +14,7 @@ using tensorflow::TensorShape;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
-absl::Status FeatureAttrs::init(OpKernelConstruction* ctx, const tensorflow::OpKernel& kernel) {
+absl::Status FeatureAttrs::init(OpKernelConstruction* ctx, const tensorflow::OpKernel& kernel, size_t tables) {
   std::string policy;
   TF_RETURN_IF_ERROR(ctx->GetAttr("table_of", &table_of));
   TF_RETURN_IF_ERROR(ctx->GetAttr("splits_of", &splits_of));
@@ -34,6 +36,10 @@ absl::Status FeatureAttrs::init(OpKernelConstruction* ctx, const tensorflow::OpK
     if (splits_of[f] >= ragged || weights_of[f] >= end - weights_at_) {
       return absl::InvalidArgumentError("`splits_of` and `weights_of` must name inputs that are there");
     }
+    // Eager mode runs no shape function: only this stands between a wrong number and the memory behind the tables.
+    if (table_of[f] < 0 || static_cast<size_t>(table_of[f]) >= tables) {
+      return absl::InvalidArgumentError("`table_of` must name tables that are there");
+    }
   }
   return absl::OkStatus();
 }
@@ -44,6 +50,13 @@ int64_t FeatureAttrs::batch_size(OpKernelContext* ctx, int feature) const {
   if (splits_of[feature] >= 0) return ctx->input(splits_at_ + splits_of[feature]).NumElements() - 1;
   const Tensor& given = ids(ctx, feature);
   return given.dims() == 0 ? 0 : given.dim_size(0);
+}
+
+int64_t FeatureAttrs::batch_row(OpKernelContext* ctx, int feature, int64_t position) const {
+  if (splits_of[feature] < 0) return position / (ids(ctx, feature).NumElements() / batch_size(ctx, feature));
+  // Of the given splits: the bags of an input without combiner are single ids.
+  const auto splits = ctx->input(splits_at_ + splits_of[feature]).flat<int64_t>();
+  return std::upper_bound(splits.data(), splits.data() + splits.size(), position) - splits.data() - 1;
 }
 
 TensorShape FeatureAttrs::output_shape(OpKernelContext* ctx, int feature, int64_t dim) const {

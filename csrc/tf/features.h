@@ -36,8 +36,8 @@ namespace demb {
 // What is known of the features when the kernel is made.
 class FeatureAttrs {
  public:
-  // kernel: the one that is being made; it knows where its inputs are.
-  absl::Status init(tensorflow::OpKernelConstruction* ctx, const tensorflow::OpKernel& kernel);
+  // kernel: the one that is being made; it knows where its inputs are. tables: how many there are.
+  absl::Status init(tensorflow::OpKernelConstruction* ctx, const tensorflow::OpKernel& kernel, size_t tables);
 
   // The bags of all features, checked: splits rise, weights are as many as ids.
   absl::Status bags(tensorflow::OpKernelContext* ctx, std::vector<Bags>* bags) const;
@@ -47,6 +47,9 @@ class FeatureAttrs {
 
   // Samples in the batch, by feature.
   int64_t batch_size(tensorflow::OpKernelContext* ctx, int feature) const;
+
+  // The sample that a feature's id at a position belongs to.
+  int64_t batch_row(tensorflow::OpKernelContext* ctx, int feature, int64_t position) const;
 
   int count() const { return static_cast<int>(table_of.size()); }
   bool pooled(int feature) const { return combiners[feature] != "none"; }

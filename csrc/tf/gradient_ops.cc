@@ -72,10 +72,12 @@ struct Gradients {
   }
 };
 
-// Where the gradients come from. Each has init(ctx), policy() and read(ctx, num_rows, dims, gradients).
+// Where the gradients come from. Each has init(ctx, kernel, tables), policy() and read(ctx, dims, gradients).
 class FromFeatures {
  public:
-  absl::Status init(OpKernelConstruction* ctx, const OpKernel& kernel) { return features_.init(ctx, kernel); }
+  absl::Status init(OpKernelConstruction* ctx, const OpKernel& kernel, size_t tables) {
+    return features_.init(ctx, kernel, tables);
+  }
   InvalidIds policy() const { return features_.invalid_ids; }
   absl::Status read(OpKernelContext* ctx, const std::vector<int64_t>& dims, Gradients* to) const {
     std::vector<Bags> bags;
@@ -98,7 +100,7 @@ class FromFeatures {
 
 class FromLanes {
  public:
-  absl::Status init(OpKernelConstruction* ctx, const OpKernel& kernel) { return lanes_.init(ctx, kernel); }
+  absl::Status init(OpKernelConstruction* ctx, const OpKernel& kernel, size_t) { return lanes_.init(ctx, kernel); }
   InvalidIds policy() const { return InvalidIds::kRaise; }
   absl::Status read(OpKernelContext* ctx, const std::vector<int64_t>& dims, Gradients* to) const {
     std::vector<LanePiece> pieces;
@@ -122,7 +124,7 @@ class FromLanes {
 // Rows and values of one table: IndexedSlices.
 class FromSlices {
  public:
-  absl::Status init(OpKernelConstruction*, const OpKernel&) { return absl::OkStatus(); }
+  absl::Status init(OpKernelConstruction*, const OpKernel&, size_t) { return absl::OkStatus(); }
   InvalidIds policy() const { return InvalidIds::kRaise; }
   absl::Status read(OpKernelContext* ctx, const std::vector<int64_t>& dims, Gradients* to) const {
     const Tensor& rows = ctx->input(0);
@@ -153,7 +155,7 @@ class SumOp final : public OpKernel {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("num_rows", &num_rows_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("dims", &dims_));
     OP_REQUIRES(ctx, num_rows_.size() == dims_.size(), absl::InvalidArgumentError("one entry a table"));
-    OP_REQUIRES_OK(ctx, source_.init(ctx, *this));
+    OP_REQUIRES_OK(ctx, source_.init(ctx, *this, dims_.size()));
   }
   void Compute(OpKernelContext* ctx) override {
     Gradients gradients;
@@ -183,7 +185,7 @@ class UpdateOp final : public OpKernel {
   explicit UpdateOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("dims", &dims_));
     OP_REQUIRES_OK(ctx, rule_.init(ctx, *this, static_cast<int>(dims_.size())));
-    OP_REQUIRES_OK(ctx, source_.init(ctx, *this));
+    OP_REQUIRES_OK(ctx, source_.init(ctx, *this, dims_.size()));
   }
   void Compute(OpKernelContext* ctx) override {
     LockedVariables variables;

@@ -28,8 +28,11 @@ using tensorflow::shape_inference::InferenceContext;
 class FeatureTables {
  public:
   absl::Status init(OpKernelConstruction* ctx, const OpKernel& kernel) {
-    TF_RETURN_IF_ERROR(features.init(ctx, kernel));
-    return ctx->GetAttr("dims", &dims);
+    int handles;
+    TF_RETURN_IF_ERROR(ctx->GetAttr("num_tables", &handles));
+    TF_RETURN_IF_ERROR(ctx->GetAttr("dims", &dims));
+    if (dims.size() != static_cast<size_t>(handles)) return absl::InvalidArgumentError("`dims` must have one entry a table");
+    return features.init(ctx, kernel, dims.size());
   }
   absl::Status open(OpKernelContext* ctx, LockedVariables* variables, std::vector<Table>* tables) const {
     const int count = static_cast<int>(dims.size());
@@ -76,25 +79,29 @@ class LookupOp final : public OpKernel {
       jobs.push_back({table, bags[f], out->flat<float>().data(), table.dim, &reports[f]});
     }
     look_up(jobs.data(), static_cast<int64_t>(jobs.size()), features.invalid_ids, TfExecutor(ctx));
-    finish(ctx, tables, bags, reports, batch_sizes);
+    finish(ctx, tables, bags, reports);
   }
 
  private:
   void finish(OpKernelContext* ctx, const std::vector<Table>& tables, const std::vector<Bags>& bags,
-              const std::vector<InvalidReport>& reports, const std::vector<int64_t>& batch_sizes) const {
+              const std::vector<InvalidReport>& reports) const {
     const FeatureAttrs& features = inputs_.features;
     Tensor* counts = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(features.count(), TensorShape({features.count()}), &counts));
-    bool invalid = false;
+    int64_t total = 0;
+    int first = -1;
     for (int f = 0; f < features.count(); ++f) {
-      counts->vec<int64_t>()(f) = reports[f].count.load();
-      invalid |= reports[f].count.load() > 0;
+      const int64_t count = reports[f].count.load();
+      counts->vec<int64_t>()(f) = count;
+      total += count;
+      if (count > 0 && first < 0) first = f;
     }
-    if (!invalid || features.invalid_ids != InvalidIds::kRaise) return;
-    std::vector<int64_t> num_rows;
-    for (const Table& table : tables) num_rows.push_back(table.num_rows);
+    if (total == 0 || features.invalid_ids != InvalidIds::kRaise) return;
+    const int table = features.table_of[first];
+    const int64_t at = reports[first].first.load();
     ctx->SetStatus(absl::InvalidArgumentError(
-        invalid_text(feature_names_, table_names_, features.table_of, num_rows, bags, reports, batch_sizes)));
+        invalid_text(feature_names_[first], table_names_[table], bags[first].id(at), tables[table].num_rows,
+                     features.batch_row(ctx, first, at), total)));
   }
 
   FeatureTables inputs_;

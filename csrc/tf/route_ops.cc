@@ -25,8 +25,8 @@ using tensorflow::shape_inference::InferenceContext;
 class RouteOp final : public OpKernel {
  public:
   explicit RouteOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, features_.init(ctx, *this));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("num_rows", &num_rows_));
+    OP_REQUIRES_OK(ctx, features_.init(ctx, *this, num_rows_.size()));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("shard_counts", &shard_counts_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("cyclic", &cyclic_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("shard_ends", &shard_ends_));

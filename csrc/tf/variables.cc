@@ -46,7 +46,7 @@ absl::Status LockedVariables::own(Var* var) const {
   if (!var->copy_on_read_mode.load() && !var->tensor()->RefCountIsOne()) {
     // Somebody holds the value that was read before the first update: it must not change under his eyes. Once.
     const Tensor old = *var->tensor();
-    TF_RETURN_IF_ERROR(new_storage(old.dtype(), old.shape(), var->tensor()));
+    TF_RETURN_IF_ERROR(new_storage(old.dtype(), old.shape(), false, var->tensor()));
     std::memcpy(var->tensor()->data(), old.data(), old.TotalBytes());
   }
   var->copy_on_read_mode.store(true);
