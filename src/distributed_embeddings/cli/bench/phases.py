@@ -6,7 +6,6 @@ each operation ran on which thread, under the operation's name.
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -15,7 +14,10 @@ from typing import Any
 
 import tensorflow as tf
 
-_DENSE = re.compile(r"(^|/)(bottom|top|interaction|logit|logistic_loss|Mean)(_\d+)?(/|$)")
+_BACKWARD = "gradient_tape/"
+"""TensorFlow's prefix of gradients; those of custom gradients, such as the exchanges', have none."""
+EMBEDDINGS = "embeddings"
+"""Name of the embedding layer in every model here."""
 _EXCHANGE = ("PyFunc", "EagerPyFunc")
 _WHOLE = ("ExecutorState", "KernelAndDevice", "FunctionRun", "EagerKernelExecute")
 
@@ -44,12 +46,15 @@ class Sections:
 
     def phase(self, name: str, kind: str) -> str:
         """The phase of a profiled operation."""
-        section = self.of_operation.get(name, "other operations")
+        # Grappler makes operations of its own in place of several.
+        made = "backward" if name.startswith(_BACKWARD) else "other operations"
+        section = self.of_operation.get(name, made)
         if kind in _EXCHANGE:
             exchanges = {"update": "exchange of dense gradients", "backward": "exchange of vector gradients"}
             return exchanges.get(section, "exchange of ids and vectors")
         if section == "backward":
-            return "dense backward" if _DENSE.search(name) else "lookup backward"
+            dense = name.startswith(_BACKWARD) and f"/{EMBEDDINGS}" not in name
+            return "dense backward" if dense else "lookup backward"
         return section
 
 

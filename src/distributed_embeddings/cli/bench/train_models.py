@@ -22,6 +22,7 @@ from distributed_embeddings.models import (
 from distributed_embeddings.planner import ShardingPlan
 
 from .peers import made_clicks
+from .phases import EMBEDDINGS
 
 _LEARNING_RATE = 0.01
 _POOL = 2
@@ -60,7 +61,7 @@ def _dlrm(case: dict[str, Any], system: str, mark: Mark) -> Job:
     embeddings: Any
     if system == "ours":
         layers = [dmp.Embedding(*shape, name=name) for name in names]
-        embeddings = marked(mark)(layers, feature_names=names, name="embeddings")
+        embeddings = marked(mark)(layers, feature_names=names, name=EMBEDDINGS)
     else:
         embeddings = EmbeddingDict({name: keras.layers.Embedding(*shape, name=name) for name in names})
     model = DLRM(embeddings, case["bottom"], case["top"])
@@ -82,7 +83,7 @@ def _ladder(case: dict[str, Any], mark: Mark) -> Job:
         size.embedding_layers(RepeatedUniform()),
         input_table_map=list(size.input_table_map),
         feature_names=list(size.feature_names),
-        name="embeddings",
+        name=EMBEDDINGS,
     )
     model = SyntheticModel(embeddings, size.mlp, size.interaction_stride)
     hotness, rows = size.hotness, size.vocabulary_sizes
