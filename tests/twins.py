@@ -47,7 +47,7 @@ def without_kernels() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class DrawnFeature:
-    """kind: "flat" [B], "dense" [B, h], "cube" [B, h, 2] or "ragged". hotness: ids a bag, at most that many if ragged."""
+    """kind: "flat" [B], "dense" [B, h], "cube" [B, h, 2] or "ragged". hotness: ids a bag, at most if ragged."""
 
     table: int
     kind: str
