@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from distributed_embeddings.layers import DistributedEmbedding
+from distributed_embeddings.data import Batches, Feature, RandomIds
+from distributed_embeddings.layers import DistributedEmbedding, DistributedOptimizer
 from distributed_embeddings.models import (
     EmbeddingDict,
     RepeatedUniform,
@@ -99,6 +100,22 @@ def test_sharded_model_is_the_formula(stride):
     assert got.shape == (6, 1)
     wanted = numpy_model(model, size, inputs, embeddings.get_weights())
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_trains_on_random_ids_of_its_features():
+    size = small()
+    layers = DistributedEmbedding(
+        size.embedding_layers(), input_table_map=size.input_table_map, feature_names=list(size.feature_names)
+    )
+    model = SyntheticModel(layers, size.mlp)
+    rows, hotness = size.vocabulary_sizes, size.hotness
+    features = [Feature(name, rows[name], hotness[name]) for name in size.feature_names]
+    source = RandomIds(features, size.numerical_features, 64)
+    dataset = Batches(source, 32, shard_index=1, num_shards=2).to_tf_dataset()
+    model.compile(DistributedOptimizer("adagrad"), keras.losses.BinaryCrossentropy(from_logits=True))
+    history = model.fit(dataset, shuffle=False, verbose=0)
+    assert np.isfinite(history.history["loss"][0])
+    assert model.optimizer.iterations == 2
 
 
 def test_keras_file_round_trip(tmp_path):

@@ -55,7 +55,7 @@ class SyntheticSize:
 
     @property
     def hotness(self) -> dict[str, int]:
-        """Ids a sample has, by feature: ids are [B, hotness]."""
+        """Ids a sample has, by feature: ids are [B], or [B, hotness]."""
         return {n: h for t in self.tables for n, h in zip(t.feature_names, t.hotness, strict=True)}
 
     @property
@@ -108,7 +108,7 @@ def _size(name: str, facts: Mapping[str, Any]) -> SyntheticSize:
 
 @keras.saving.register_keras_serializable("distributed_embeddings")
 class SyntheticModel(keras.Model):
-    """{"dense": float [B, n] (optional), feature: ids [B, h], …} → logit float32 [B, 1].
+    """{"dense": float [B, n] (optional), feature: ids [B] or [B, h], …} → logit float32 [B, 1].
 
     embeddings: a layer {feature: ids} → {feature: [B, width]}; widths may differ. All vectors stand side by side, are
     average-pooled by `interaction_stride` where there is one, and go with the numbers through an MLP of widths `mlp`.

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 import distributed_embeddings.dist_model_parallel as dmp
@@ -87,7 +86,7 @@ def _ladder(case: dict[str, Any], mark: Mark) -> Job:
     )
     model = SyntheticModel(embeddings, size.mlp, size.interaction_stride)
     hotness, rows = size.hotness, size.vocabulary_sizes
-    shapes = {name: (None, h) for name, h in hotness.items()}
+    shapes = {name: (None,) if h == 1 else (None, h) for name, h in hotness.items()}
     model.build({"dense": (None, size.numerical_features), **shapes})
     features = [Feature(name, rows[name], hotness[name]) for name in size.feature_names]
     samples = case["batch"] * case["workers"]
@@ -95,14 +94,9 @@ def _ladder(case: dict[str, Any], mark: Mark) -> Job:
     parts = Batches(source, samples, shard_index=dmp.rank(), num_shards=dmp.size())
     batches: Tensors = []
     for columns, labels in parts:
-        # All inputs are [B, hotness] there; the readers give [B] for one id a sample.
-        inputs = {n: tf.constant(_matrix(columns[n])) for n in columns}
+        inputs = {name: tf.constant(column) for name, column in columns.items()}
         batches.append((inputs, tf.constant(labels[:, None])))
     return _job(model, embeddings, "ours", batches, 0)
-
-
-def _matrix(column: Any) -> np.ndarray:
-    return column[:, None] if column.ndim == 1 else column
 
 
 def _job(model: Any, embeddings: Any, system: str, batches: Tensors, checksum: int) -> Job:
