@@ -30,6 +30,19 @@ struct RuleStep {
   int64_t first_row = 0, row_step = 1, first_column = 0;
 };
 
+// Mean square of a row's gradient, the statistic of row-wise Adagrad. g: in chunks of eight.
+DEMB_INLINE float mean_square(const V8* g, int dim) {
+  V8 total = splat(0.0f);
+  for (int k = 0; k < dim / 8; ++k) total += g[k] * g[k];
+  if (dim % 8 != 0) {
+    // Lanes behind dim are 0, but NaN where a factor was infinite.
+    const I8 inside = I8{0, 1, 2, 3, 4, 5, 6, 7} < dim % 8;
+    const V8 last = (V8)((I8)g[dim / 8] & inside);
+    total += last * last;
+  }
+  return lane_sum(total) / static_cast<float>(dim);
+}
+
 // Each rule: SLOTS row-wide slots, and update(w, g, s, statistic) for a chunk; statistic: see below, else 0.
 struct Sgd {
   static constexpr int SLOTS = 0;
@@ -70,12 +83,14 @@ struct RowwiseAdagrad {
   }
 };
 
+// hyper: 1 - beta_1, 1 - beta_2, epsilon. The differences are taken in double by the caller: 1.0f - 0.999f is wrong by
+// 1.3e-5 of itself.
 template <bool AMSGRAD>
 struct Adam {
   static constexpr int SLOTS = AMSGRAD ? 3 : 2;
   float rate, keep_1, keep_2, epsilon;
   explicit Adam(const RuleStep& r)
-      : rate(r.rate), keep_1(1.0f - r.hyper[0]), keep_2(1.0f - r.hyper[1]), epsilon(r.hyper[2]) {}
+      : rate(r.rate), keep_1(r.hyper[0]), keep_2(r.hyper[1]), epsilon(r.hyper[2]) {}
   DEMB_INLINE_METHOD void update(V8& w, V8 g, V8* s, float) const {
     s[0] += (g - s[0]) * keep_1;
     s[1] += (g * g - s[1]) * keep_2;
@@ -85,13 +100,14 @@ struct Adam {
   }
 };
 
-// Slots: velocity, then momentum where there is one, then the average gradient where it is centered.
+// Slots: velocity, then momentum where there is one, then the average gradient where it is centered. hyper: rho,
+// momentum, epsilon, whether it is centered, 1 - rho.
 template <bool MOMENTUM, bool CENTERED>
 struct Rmsprop {
   static constexpr int SLOTS = 1 + MOMENTUM + CENTERED;
   float rate, rho, rest, momentum, epsilon;
   explicit Rmsprop(const RuleStep& r)
-      : rate(r.learning_rate), rho(r.hyper[0]), rest(1.0f - r.hyper[0]), momentum(r.hyper[1]), epsilon(r.hyper[2]) {}
+      : rate(r.learning_rate), rho(r.hyper[0]), rest(r.hyper[4]), momentum(r.hyper[1]), epsilon(r.hyper[2]) {}
   DEMB_INLINE_METHOD void update(V8& w, V8 g, V8* s, float) const {
     s[0] = rho * s[0] + rest * (g * g);
     V8 denominator = s[0] + epsilon;

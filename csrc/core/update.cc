@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/accumulate.h"
+#include "core/update_plain.h"
 
 namespace demb {
 namespace {
@@ -58,18 +59,6 @@ DEMB_INLINE void store_element_chunk(char* row, DType dtype, V8 v, int k, int di
     case DType::kFloat16: return store_chunk(reinterpret_cast<Float16*>(row), v, k, dim, whole);
     default: return store_chunk(reinterpret_cast<float*>(row), v, k, dim, whole);
   }
-}
-
-DEMB_INLINE float mean_square(const V8* g, int dim) {
-  V8 total = splat(0.0f);
-  for (int k = 0; k < dim / 8; ++k) total += g[k] * g[k];
-  if (dim % 8 != 0) {
-    // Lanes behind dim are 0, but NaN where a factor was infinite.
-    const I8 inside = I8{0, 1, 2, 3, 4, 5, 6, 7} < dim % 8;
-    const V8 last = (V8)((I8)g[dim / 8] & inside);
-    total += last * last;
-  }
-  return lane_sum(total) / static_cast<float>(dim);
 }
 
 DEMB_INLINE float* slot_row(const Slot& slot, int64_t row) {
@@ -234,8 +223,11 @@ bool slots_fit(const RuleStep& rule, const UpdateTarget& target) {
 }
 
 void update_rows(const Occurrences& o, const UpdateTarget& target, const RuleStep& rule, const Executor& executor) {
+  const PlainUpdate plain = plain_update(target, rule);
   executor.run((o.count() + kPairsPerTask - 1) / kPairsPerTask, [&](int64_t t) {
-    run(SortedTask{o, has_avx2() ? kAccumulateAvx2 : kAccumulatePortable, t * kPairsPerTask, std::min((t + 1) * kPairsPerTask, o.count())}, target, rule);
+    const int64_t first = t * kPairsPerTask, last = std::min(first + kPairsPerTask, o.count());
+    if (plain != nullptr) return plain(o, first, last, target, rule);
+    run(SortedTask{o, has_avx2() ? kAccumulateAvx2 : kAccumulatePortable, first, last}, target, rule);
   });
 }
 

@@ -27,7 +27,7 @@ inline NamedRule named(const std::string& name, demb::RuleKind kind, const std::
   rule.step.step = 3;
   std::copy(hyper.begin(), hyper.end(), rule.step.hyper);
   if (kind == demb::RuleKind::kAdam || kind == demb::RuleKind::kAmsgrad) {
-    rule.step.rate = static_cast<float>(0.1 * std::sqrt(1 - std::pow(hyper[1], 3)) / (1 - std::pow(hyper[0], 3)));
+    rule.step.rate = static_cast<float>(0.1 * std::sqrt(1 - std::pow(1 - hyper[1], 3)) / (1 - std::pow(1 - hyper[0], 3)));
   }
   return rule;
 }
@@ -40,12 +40,12 @@ inline std::vector<NamedRule> all_rules() {
       named("nesterov", Kind::kNesterov, {0.9f}, 1),
       named("adagrad", Kind::kAdagrad, {1e-7f}, 1),
       named("rowwise_adagrad", Kind::kRowwiseAdagrad, {1e-7f}, 0),
-      named("adam", Kind::kAdam, {0.9f, 0.999f, 1e-7f}, 2),
-      named("amsgrad", Kind::kAmsgrad, {0.9f, 0.999f, 1e-7f}, 3),
-      named("rmsprop", Kind::kRmsprop, {0.9f, 0.0f, 1e-7f, 0.0f}, 1),
-      named("rmsprop momentum", Kind::kRmsprop, {0.9f, 0.5f, 1e-7f, 0.0f}, 2),
-      named("rmsprop centered", Kind::kRmsprop, {0.9f, 0.0f, 1e-7f, 1.0f}, 2),
-      named("rmsprop momentum centered", Kind::kRmsprop, {0.9f, 0.5f, 1e-7f, 1.0f}, 3),
+      named("adam", Kind::kAdam, {0.1f, 0.001f, 1e-7f}, 2),
+      named("amsgrad", Kind::kAmsgrad, {0.1f, 0.001f, 1e-7f}, 3),
+      named("rmsprop", Kind::kRmsprop, {0.9f, 0.0f, 1e-7f, 0.0f, 0.1f}, 1),
+      named("rmsprop momentum", Kind::kRmsprop, {0.9f, 0.5f, 1e-7f, 0.0f, 0.1f}, 2),
+      named("rmsprop centered", Kind::kRmsprop, {0.9f, 0.0f, 1e-7f, 1.0f, 0.1f}, 2),
+      named("rmsprop momentum centered", Kind::kRmsprop, {0.9f, 0.5f, 1e-7f, 1.0f, 0.1f}, 3),
       named("ftrl", Kind::kFtrl, {-0.5f, 0.01f, 0.02f, 0.03f, 0.1f}, 2),
       named("ftrl power", Kind::kFtrl, {-0.7f, 0.0f, 0.0f, 0.0f, 0.0f}, 2),
   };
@@ -67,18 +67,19 @@ inline double naive_rule(const demb::RuleStep& r, double w, double g, double* s,
     case Kind::kRowwiseAdagrad: s[0] += statistic; return w - rate * g / std::sqrt(s[0] + h[0]);
     case Kind::kAdam:
     case Kind::kAmsgrad: {
-      const double corrected = rate * std::sqrt(1 - std::pow(h[1], r.step)) / (1 - std::pow(h[0], r.step));
-      s[0] = h[0] * s[0] + (1.0 - h[0]) * g;
-      s[1] = h[1] * s[1] + (1.0 - h[1]) * g * g;
+      const double beta_1 = 1.0 - h[0], beta_2 = 1.0 - h[1];
+      const double corrected = rate * std::sqrt(1 - std::pow(beta_2, r.step)) / (1 - std::pow(beta_1, r.step));
+      s[0] = beta_1 * s[0] + h[0] * g;
+      s[1] = beta_2 * s[1] + h[1] * g * g;
       if (r.kind == Kind::kAdam) return w - corrected * s[0] / (std::sqrt(s[1]) + h[2]);
       s[2] = std::max(s[2], s[1]);
       return w - corrected * s[0] / (std::sqrt(s[2]) + h[2]);
     }
     case Kind::kRmsprop: {
       const bool momentum = h[1] > 0, centered = h[3] != 0;
-      s[0] = h[0] * s[0] + (1.0 - h[0]) * g * g;
+      s[0] = h[0] * s[0] + h[4] * g * g;
       double* average = s + 1 + momentum;
-      if (centered) *average = h[0] * *average + (1.0 - h[0]) * g;
+      if (centered) *average = h[0] * *average + h[4] * g;
       const double variance = centered ? s[0] - *average * *average : s[0];
       double increment = rate * g / std::sqrt(variance + h[2]);
       if (momentum) increment = s[1] = h[1] * s[1] + increment;

@@ -85,7 +85,7 @@ TEST(pool_serves_many_threads) {
       Scratch<int64_t> mine(i * 37 + task);
       for (int64_t k = 0; k < i * 37 + task; ++k) mine[k] = task;
       Scratch<int64_t> moved(std::move(mine));
-      CHECK(!mine && moved);
+      CHECK(mine.get() == nullptr && moved.get() != nullptr);
       for (int64_t k = 0; k < i * 37 + task; ++k) CHECK(moved[k] == task);
     }
   });

@@ -28,6 +28,9 @@ absl::Status RuleAttrs::init(OpKernelConstruction* ctx, const tensorflow::OpKern
   TF_RETURN_IF_ERROR(ctx->GetAttr("first_rows", &first_rows_));
   TF_RETURN_IF_ERROR(ctx->GetAttr("row_steps", &row_steps_));
   TF_RETURN_IF_ERROR(ctx->GetAttr("first_columns", &first_columns_));
+  if (std::find(std::begin(names), std::end(names), name) == std::end(names)) {
+    return absl::InvalidArgumentError(absl::StrCat("there is no rule of the name ", name));
+  }
   rule_.kind = static_cast<RuleKind>(std::find(std::begin(names), std::end(names), name) - std::begin(names));
   rule_.seed = static_cast<uint64_t>(seed);
   const size_t tables = static_cast<size_t>(num_tables);

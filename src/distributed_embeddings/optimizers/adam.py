@@ -35,7 +35,8 @@ class Adam(RowOptimizer):
         return (*moments, SlotSpec("velocity_hat")) if self.amsgrad else moments
 
     def kernel(self) -> RuleKernel:
-        return self.make_kernel("amsgrad" if self.amsgrad else "adam", self.beta_1, self.beta_2, self.epsilon)
+        rule = "amsgrad" if self.amsgrad else "adam"
+        return self.make_kernel(rule, 1.0 - self.beta_1, 1.0 - self.beta_2, self.epsilon)
 
     def rate(self, learning_rate: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
         correction = tf.sqrt(1.0 - tf.pow(self.beta_2, step)) / (1.0 - tf.pow(self.beta_1, step))

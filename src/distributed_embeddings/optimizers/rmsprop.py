@@ -34,7 +34,9 @@ class RMSprop(RowOptimizer):
         return (SlotSpec("velocity"), *momentum, *average)
 
     def kernel(self) -> RuleKernel:
-        return self.make_kernel("rmsprop", self.rho, self.momentum, self.epsilon, float(self.centered))
+        return self.make_kernel(
+            "rmsprop", self.rho, self.momentum, self.epsilon, float(self.centered), 1.0 - self.rho
+        )
 
     def update(
         self, rows: tf.Tensor, grads: tf.Tensor, slots: Slots, learning_rate: tf.Tensor, step: tf.Tensor
