@@ -72,14 +72,17 @@ def open_mpi() -> Check:
 
 def kernel() -> Check:
     """The compiled library; without it plain TensorFlow ops do the same, so that its absence is no failure."""
-    from pathlib import Path
-
-    import distributed_embeddings
-
-    found = sorted(Path(distributed_embeddings.__file__).parent.rglob("*.so"))
-    return Check(
-        "kernel", True, ", ".join(p.name for p in found) or "no kernel library: plain TensorFlow ops"
+    code = (
+        "import warnings; warnings.simplefilter('ignore'); from distributed_embeddings.ops import kernels; "
+        "print('loaded' if kernels.available() and kernels.library() else "
+        "'none: plain TensorFlow ops, several times as slow (docs/how-to/build-kernels.md)')"
     )
+    try:
+        said = _quiet([sys.executable, "-c", code])
+    except subprocess.TimeoutExpired as error:
+        return Check("kernels", False, str(error))
+    text = said.stdout.strip() if said.returncode == 0 else _last_line(said.stderr)
+    return Check("kernels", said.returncode == 0, text)
 
 
 def devices() -> Check:

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from distributed_embeddings.layers.symbolic import in_symbolic_trace, placeholder_output, real_variables
 from distributed_embeddings.layers.table_variable import TableVariable
+from distributed_embeddings.ops import kernels
 from distributed_embeddings.ops.bags import COMBINERS, make_bags
 from distributed_embeddings.ops.block import Block
 from distributed_embeddings.ops.features import Feature, GroupedTable
@@ -79,6 +80,8 @@ class Embedding(keras.layers.Layer):
         self.combiner = combiner
         self.invalid_ids = invalid_ids
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
+        # Keras compiles a model with XLA on its own where all layers allow it, and XLA knows no kernel of ours.
+        self.supports_jit = not kernels.enabled_for("")
         self._convert_input_args = False
         self._allow_non_tensor_positional_args = True
 
