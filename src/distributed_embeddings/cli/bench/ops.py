@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import re
 import time
 from collections.abc import Sequence
@@ -37,6 +38,8 @@ def run_ops(options: OpsOptions) -> int:
     report["results"] = [r for r in report["results"] if not failures(r)]
     done = {result["case_key"] for result in report["results"]}
     left = [entry for entry in entries if entry.case.key not in done]
+    if options.shuffle:
+        random.Random(0).shuffle(left)
     print(f"{len(left)} cases of {len(entries)}; report: {path}", flush=True)
     limits = Limits(report["limits"])
     failed = 0
@@ -95,10 +98,12 @@ def run_case(entry: Entry, options: OpsOptions, peers: Path | None, limits: Limi
     if not names:
         return result
     with contextlib.ExitStack() as stack:
+        # Frameworks take seconds to import: all at the same time.
+        started = {name: stack.enter_context(start(name, case, peers)) for name in names}
         workers: dict[str, Worker] = {}
-        for name in names:
+        for name, worker in started.items():
             try:
-                workers[name] = ready(stack.enter_context(start(name, case, peers)), case, result, name)
+                workers[name] = ready(worker, case, result, name)
             except WorkerError as error:
                 skipped[name] = f"failed: {error}"
                 if name == names[0]:

@@ -10,6 +10,7 @@ from typing import Any
 import keras
 
 import distributed_embeddings.dist_model_parallel as dmp
+from distributed_embeddings.models.synthetic import RepeatedUniform
 from distributed_embeddings.ops import kernels
 
 from .peers.protocol import Answer, serve
@@ -20,7 +21,7 @@ def start(case: dict[str, Any]) -> tuple[dict[str, Any], Answer]:
     """Build tables and prepared batches of a case."""
     use_threads(case["threads"])
     layer = dmp.DistributedEmbedding(
-        [dmp.Embedding(case["rows"], case["dim"], combiner="sum") for _ in range(case["tables"])]
+        [dmp.Embedding(case["rows"], case["dim"], "sum", RepeatedUniform()) for _ in range(case["tables"])]
     )
     layer.build(None)
     rules = {"adagrad": keras.optimizers.Adagrad, "rowwise_adagrad": dmp.RowwiseAdagrad}
