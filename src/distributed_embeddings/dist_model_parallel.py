@@ -17,4 +17,7 @@ from distributed_embeddings.layers import broadcast_variables as broadcast_varia
 from distributed_embeddings.layers import embedding_lookup as embedding_lookup
 from distributed_embeddings.layers import even_batches as even_batches
 from distributed_embeddings.layers import save_model as save_model
+from distributed_embeddings.ops import kernels as _kernels
 from distributed_embeddings.optimizers import RowwiseAdagrad as RowwiseAdagrad
+
+_kernels.register()

@@ -34,6 +34,7 @@ def reduce_gradients(gradients: Sequence[Gradient], variables: Sequence[Any]) ->
     note_reduction()
     if communicator.size > 1:
         dense = [i for i in dense if not _is_empty(variables[i])]
+        _refuse_dense_shards([variables[i] for i in dense])
         _put(
             result, dense, _mean_dense(communicator, [gradients[i] for i in dense], _which(variables, dense))
         )
@@ -44,6 +45,17 @@ def reduce_gradients(gradients: Sequence[Gradient], variables: Sequence[Any]) ->
     for i in todo:
         _mark(result[i])
     return result
+
+
+def _refuse_dense_shards(variables: Sequence[Any]) -> None:
+    """A lookup's part of such a gradient is of the global batch, a whole read's is not: their sum has no scale."""
+    for variable in variables:
+        if is_sharded(variable):
+            raise ValueError(
+                f"table '{variable.name}' is cut over {comm.size()} workers and must be read by looking ids up only. "
+                "Received: a dense gradient, as of a regularizer that reads the whole table. Take such a loss of the "
+                "vectors that were looked up."
+            )
 
 
 def _which(variables: Sequence[Any], chosen: Sequence[int]) -> str:

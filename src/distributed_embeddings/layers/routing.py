@@ -23,6 +23,14 @@ from distributed_embeddings.optimizers import RowOptimizer, from_keras
 from distributed_embeddings.planner import Shard, ShardingPlan, TableSpec
 
 
+def _by_rows(gradient: Any, table: TableVariable) -> tf.IndexedSlices | None:
+    """A table that was read whole, as by a regularizer, has a dense gradient: one of all its rows."""
+    if gradient is None or isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    rows = tf.range(int(table.shape[0]), dtype=tf.int64)
+    return tf.IndexedSlices(gradient, rows, dense_shape=tf.constant(tuple(table.shape), tf.int64))
+
+
 @keras.saving.register_keras_serializable("distributed_embeddings")
 class RoutedOptimizer(keras.optimizers.Optimizer):
     """Applies reduced gradients: tables by the row rule of the wrapped optimizer, the dense rest by that optimizer.
@@ -82,6 +90,9 @@ class RoutedOptimizer(keras.optimizers.Optimizer):
                 first_column=columns.start,
             )
             self._table_slots = (*self._table_slots, *slots.values())
+            for name, slot in slots.items():
+                # For tf.train.Checkpoint, by the table's number: a tuple that grows is not restored where it was empty.
+                self._track_trackable(slot, f"table_{len(self._tables) - 1}_{name}", overwrite=True)
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
         """Gradients as `reduce_gradients` gives them; a table without a gradient keeps its rows. Collective for
@@ -92,6 +103,7 @@ class RoutedOptimizer(keras.optimizers.Optimizer):
         tables, dense = [], []
         for gradient, variable in zip(grads, trainable_variables, strict=True):
             if isinstance(variable, TableVariable):
+                gradient = _by_rows(gradient, variable)
                 if id(variable) not in self._targets:  # frozen when the optimizer was built
                     with tf.init_scope():
                         self._add(variable)

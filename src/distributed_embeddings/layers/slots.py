@@ -12,14 +12,16 @@ from distributed_embeddings.ops.block import Block
 from distributed_embeddings.optimizers import SlotSpec
 
 
-class SlotView:
+class SlotView(tf.__internal__.tracking.Trackable):
     """A slot in its table's variable: what a keras.Variable of its own would be, [rows, width] float32.
 
+    owner: the optimizer whose slot it is; it lives as long as its views do, so that no other takes their place.
     sharded: whether other ranks do not have its values.
     """
 
-    def __init__(self, block: Block, name: str, sharded: bool) -> None:
+    def __init__(self, block: Block, name: str, owner: Any, sharded: bool) -> None:
         self.block = block
+        self.owner = owner
         self.name = self.path = name
         self.sharded = sharded
         self.trainable = False
@@ -35,7 +37,7 @@ class SlotView:
     @property
     def value(self) -> tf.Tensor:
         """A copy of the whole slot."""
-        return tf.convert_to_tensor(self.numpy())
+        return self.block.read_tensor(0, self.block.num_rows)
 
     def numpy(self) -> np.ndarray:
         return self.block.read(0, self.block.num_rows)
@@ -49,6 +51,13 @@ class SlotView:
         if value.shape != tuple(self.shape):
             raise ValueError(f"`value` must be of shape {tuple(self.shape)}. Received: shape={value.shape}")
         self.block.write(0, value)
+
+    # In a tf.train.Checkpoint it is what a variable is.
+    def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
+        return {"VARIABLE_VALUE": self.value}
+
+    def _restore_from_tensors(self, restored_tensors: dict[str, tf.Tensor]) -> None:
+        self.block.write(0, tf.ensure_shape(restored_tensors["VARIABLE_VALUE"], self.shape))
 
 
 CACHE_LINE = 64

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
@@ -63,11 +64,13 @@ class TableVariable(TableMemory):
         owner: the optimizer; while one lives, another gets None and keeps its slots elsewhere. None without kernels
         too.
         """
-        holder = None if self._slots_owner is None else self._slots_owner()
-        if not isinstance(self._value, TableResource) or holder not in (None, owner):
+        if not isinstance(self._value, TableResource) or not pays(self.block, slots):
             return None
-        if not pays(self.block, slots):
-            return None
+        if self._is_held_by_another(owner):
+            # Optimizers are parts of cycles, in Keras and here: one that nobody uses goes with a collection only.
+            gc.collect()
+            if self._is_held_by_another(owner):
+                return None
         blocks, columns = lay_out(self.block, slots)
         self._value.widen(
             columns,
@@ -77,9 +80,13 @@ class TableVariable(TableMemory):
         )
         self._slots_owner = weakref.ref(owner)
         return {
-            slot.name: SlotView(b, f"{self.name}_{slot.name}", self.sharded)
+            slot.name: SlotView(b, f"{self.name}_{slot.name}", owner, self.sharded)
             for slot, b in zip(slots, blocks, strict=True)
         }
+
+    def _is_held_by_another(self, owner: Any) -> bool:
+        holder = None if self._slots_owner is None else self._slots_owner()
+        return holder is not None and holder is not owner
 
     @property
     def overwrite_with_gradient(self) -> bool:

@@ -47,8 +47,12 @@ class Block:
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Rows [start, stop) as NumPy [stop - start, width], without a copy of the rest."""
+        return self.read_tensor(start, stop).numpy()
+
+    def read_tensor(self, start: int, stop: int) -> tf.Tensor:
+        """As `read`, as a tensor; in a tf.function too."""
         if kernels.enabled_for(self.variable):
-            values = kernels.library().demb_read_block(
+            return kernels.library().demb_read_block(
                 self.variable.handle,
                 start,
                 stop - start,
@@ -56,11 +60,9 @@ class Block:
                 offset=self.offset,
                 width=self.width,
             )
-        else:
-            values = self.gather(tf.range(start, stop, dtype=tf.int64))
-        return values.numpy()
+        return self.gather(tf.range(start, stop, dtype=tf.int64))
 
-    def write(self, start: int, values: np.ndarray) -> None:
+    def write(self, start: int, values: np.ndarray | tf.Tensor) -> None:
         """Overwrite the rows from `start` on; values [n, width], cast to the block's dtype."""
         values = tf.cast(values, self.dtype)
         if kernels.enabled_for(self.variable):

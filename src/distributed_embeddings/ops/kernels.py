@@ -104,6 +104,17 @@ def library() -> ModuleType:
     return _load(build.path)
 
 
+def register() -> None:
+    """Make the compiled ops known to TensorFlow, as loading a SavedModel that has them needs. Nothing where the library
+    is not built, or not wanted.
+
+    Raises:
+        ImportError: as in `available`.
+    """
+    if os.environ.get("DEMB_KERNELS", "on") == "on" and _build() is not None:
+        library()
+
+
 def enabled_for(where: tf.Variable | tf.Tensor | str) -> bool:
     """Whether the kernels can be used on this variable, tensor or device: they are there and it is a CPU.
 

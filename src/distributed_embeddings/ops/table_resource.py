@@ -17,6 +17,20 @@ from distributed_embeddings.ops import kernels
 KERNEL_DTYPES = ("float32", "bfloat16", "float16")
 
 
+class _ByPython:
+    """Stands for a handle where TensorFlow's C++ looks for it.
+
+    Eager ops that are given a ResourceVariable read its handle in C++, all columns of it, slots too, and ask no Python
+    for the value. They do so only where `_handle` is an EagerTensor; this is none: `_read_variable_op` is asked.
+    """
+
+    def __init__(self, handle: tf.Tensor) -> None:
+        self.real = handle
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+
 class TableResource(ResourceVariable):
     """A table [rows, columns] of float32, bfloat16 or float16 in huge pages, filled with one value. Only with kernels.
 
@@ -35,6 +49,12 @@ class TableResource(ResourceVariable):
             shape=tf.TensorShape([rows, None]),
         )
         self._shape = tf.TensorShape([rows, columns])
+        self._handle = _ByPython(self._handle)
+
+    @property
+    def handle(self) -> tf.Tensor:
+        handle = self._handle
+        return handle.real if isinstance(handle, _ByPython) else handle
 
     def widen(
         self,
@@ -88,6 +108,8 @@ class TableResource(ResourceVariable):
         value = tf.convert_to_tensor(value, self.dtype)
         if not self.shape.is_compatible_with(value.shape):
             raise ValueError(f"`value` must be of shape {self.shape}. Received: shape={value.shape}")
+        # A shape that is known only when the function runs must not end in a part of the table.
+        value = tf.ensure_shape(value, self.shape)
         operation = kernels.library().demb_write_block(
             self.handle, 0, value, offset=0, width=int(self.shape[1])
         )
@@ -98,6 +120,61 @@ class TableResource(ResourceVariable):
 
     def assign_sub(self, delta: Any, *args: Any, **kwargs: Any) -> Any:
         return self.assign(self - delta, *args, **kwargs)
+
+    def gather_nd(self, indices: Any, name: str | None = None) -> tf.Tensor:
+        indices = tf.convert_to_tensor(indices)
+        rows = self.sparse_read(indices[..., 0])
+        if indices.shape[-1] == 1:
+            return rows
+        return tf.gather(rows, indices[..., 1], batch_dims=indices.shape.rank - 1)
+
+    def scatter_update(self, sparse_delta: tf.IndexedSlices, *args: Any, **kwargs: Any) -> Any:
+        return self._write_rows(tf.cast(sparse_delta.indices, tf.int64), sparse_delta.values)
+
+    def scatter_add(self, sparse_delta: tf.IndexedSlices, *args: Any, **kwargs: Any) -> Any:
+        rows, sums = self._summed(sparse_delta)
+        return self._write_rows(rows, tf.cast(self.sparse_read(rows), tf.float32) + sums)
+
+    def scatter_sub(self, sparse_delta: tf.IndexedSlices, *args: Any, **kwargs: Any) -> Any:
+        rows, sums = self._summed(sparse_delta)
+        return self._write_rows(rows, tf.cast(self.sparse_read(rows), tf.float32) - sums)
+
+    def _summed(self, slices: tf.IndexedSlices) -> tuple[tf.Tensor, tf.Tensor]:
+        """Unique rows and their sums, float32."""
+        return kernels.library().demb_sum_slices(
+            slices.indices,
+            tf.cast(slices.values, tf.float32),
+            num_rows=[int(self.shape[0])],
+            dims=[int(self.shape[1])],
+        )
+
+    def _write_rows(self, rows: tf.Tensor, values: tf.Tensor) -> Any:
+        """Overwrite rows and nothing beside them."""
+        values = tf.ensure_shape(tf.cast(values, self.dtype), [None, self.shape[1]])
+        wide = tf.raw_ops.ResourceGather(resource=self.handle, indices=rows, dtype=self.dtype)
+        updates = tf.concat([values, wide[:, self.shape[1] :]], 1)
+        tf.raw_ops.ResourceScatterUpdate(resource=self.handle, indices=rows, updates=updates)
+        return self
+
+    def _strided_slice_assign(
+        self, begin: Any, end: Any, strides: Any, value: Any, name: str | None, **masks: int
+    ) -> Any:
+        """`table[…].assign(value)`. Copies the table."""
+        value = tf.cast(value, self.dtype)
+        changed = tf.raw_ops.TensorStridedSliceUpdate(
+            input=self.read_value(), begin=begin, end=end, strides=strides, value=value, **masks
+        )
+        return self.assign(changed)
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> Any:
+        # TensorFlow's own ops of these names would write across the slots, and not all of them check.
+        raise NotImplementedError(
+            f"table '{self.name}' can be changed by assign, assign_add, assign_sub, scatter_update, scatter_add, "
+            "scatter_sub and an assignment to a slice."
+        )
+
+    scatter_max = scatter_min = scatter_mul = scatter_div = batch_scatter_update = _refuse
+    scatter_nd_update = scatter_nd_add = scatter_nd_sub = scatter_nd_max = scatter_nd_min = _refuse
 
     def _restore_from_tensors(self, restored_tensors: dict[str, tf.Tensor]) -> Any:
         return self.assign(restored_tensors["VARIABLE_VALUE"], read_value=False)
