@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from twins import needs_kernels
 
 pytestmark = needs_kernels
