@@ -10,6 +10,9 @@ namespace {
 
 constexpr int64_t kBytesPerTask = int64_t{1} << 17;  // of rows read: enough to forget what a task costs
 constexpr int64_t kBytesAhead = 2048;                // of rows asked for before they are read
+// Outputs of a call from which on none is still in the caches when somebody reads it: they are written past them, which
+// spares reading their lines first.
+constexpr int64_t kStreamedBytes = int64_t{32} << 20;
 
 DEMB_INLINE float scale_of(Combiner combiner, float sum, float squares) {
   if (combiner == Combiner::kSum) return 1.0f;
@@ -38,8 +41,12 @@ struct Sum {
       lanes[k] += weighted ? v * w : v;
     }
   }
-  DEMB_INLINE_METHOD void finish(float* out, float scale, bool scaled) {
-    for (int k = 0; k < DIM / 8; ++k) store8(out + 8 * k, scaled ? lanes[k] * scale : lanes[k]);
+  DEMB_INLINE_METHOD void finish(float* out, float scale, bool scaled, bool streamed) {
+    if (streamed) {
+      for (int k = 0; k < DIM / 8; ++k) stream8(out + 8 * k, scaled ? lanes[k] * scale : lanes[k]);
+    } else {
+      for (int k = 0; k < DIM / 8; ++k) store8(out + 8 * k, scaled ? lanes[k] * scale : lanes[k]);
+    }
   }
 };
 
@@ -62,14 +69,14 @@ struct Sum<0> {
       store_tail(out + whole, load_tail(out + whole, dim - whole) + (weighted ? v * w : v), dim - whole);
     }
   }
-  DEMB_INLINE_METHOD void finish(float* to, float scale, bool scaled) {
+  DEMB_INLINE_METHOD void finish(float* to, float scale, bool scaled, bool) {
     if (!scaled) return;
     for (int d = 0; d < dim; ++d) to[d] *= scale;
   }
 };
 
 template <typename T, int DIM, typename Id>
-DEMB_INLINE void look_up_bags(const LookupJob& job, InvalidIds policy, int64_t first, int64_t last) {
+DEMB_INLINE void look_up_bags(const LookupJob& job, InvalidIds policy, bool streamed, int64_t first, int64_t last) {
   const Table& table = job.table;
   const Bags& bags = job.bags;
   const Id* ids = static_cast<const Id*>(bags.ids);
@@ -97,38 +104,45 @@ DEMB_INLINE void look_up_bags(const LookupJob& job, InvalidIds policy, int64_t f
       total += w;
       squares += w * w;
     }
-    sum.finish(out, scaled ? scale_of(bags.combiner, total, squares) : 1.0f, scaled);
+    sum.finish(out, scaled ? scale_of(bags.combiner, total, squares) : 1.0f, scaled, streamed);
   }
+  if (streamed) end_stream();
 }
 
 template <typename T, int DIM>
-DEMB_INLINE void look_up_ids(const LookupJob& job, InvalidIds policy, int64_t first, int64_t last) {
+DEMB_INLINE void look_up_ids(const LookupJob& job, InvalidIds policy, bool streamed, int64_t first, int64_t last) {
   if (job.bags.ids_are_64) {
-    look_up_bags<T, DIM, int64_t>(job, policy, first, last);
+    look_up_bags<T, DIM, int64_t>(job, policy, streamed, first, last);
   } else {
-    look_up_bags<T, DIM, int32_t>(job, policy, first, last);
+    look_up_bags<T, DIM, int32_t>(job, policy, streamed, first, last);
   }
 }
 
-DEMB_INLINE void look_up_any(const LookupJob& job, InvalidIds policy, int64_t first, int64_t last) {
-  if (job.table.dtype == DType::kBFloat16) return look_up_ids<BFloat16, 0>(job, policy, first, last);
-  if (job.table.dtype == DType::kFloat16) return look_up_ids<Float16, 0>(job, policy, first, last);
+DEMB_INLINE void look_up_any(const LookupJob& job, InvalidIds policy, bool streamed, int64_t first, int64_t last) {
+  if (job.table.dtype == DType::kBFloat16) return look_up_ids<BFloat16, 0>(job, policy, streamed, first, last);
+  if (job.table.dtype == DType::kFloat16) return look_up_ids<Float16, 0>(job, policy, streamed, first, last);
   switch (job.table.dim) {
-    case 8: return look_up_ids<float, 8>(job, policy, first, last);
-    case 16: return look_up_ids<float, 16>(job, policy, first, last);
-    case 32: return look_up_ids<float, 32>(job, policy, first, last);
-    case 64: return look_up_ids<float, 64>(job, policy, first, last);
-    case 128: return look_up_ids<float, 128>(job, policy, first, last);
-    default: return look_up_ids<float, 0>(job, policy, first, last);
+    case 8: return look_up_ids<float, 8>(job, policy, streamed, first, last);
+    case 16: return look_up_ids<float, 16>(job, policy, streamed, first, last);
+    case 32: return look_up_ids<float, 32>(job, policy, streamed, first, last);
+    case 64: return look_up_ids<float, 64>(job, policy, streamed, first, last);
+    case 128: return look_up_ids<float, 128>(job, policy, streamed, first, last);
+    default: return look_up_ids<float, 0>(job, policy, streamed, first, last);
   }
 }
 
-DEMB_AVX2 void look_up_avx2(const LookupJob& job, InvalidIds policy, int64_t first, int64_t last) {
-  look_up_any(job, policy, first, last);
+int64_t output_bytes(const LookupJob* jobs, int64_t num_jobs) {
+  int64_t bytes = 0;
+  for (int64_t j = 0; j < num_jobs; ++j) bytes += jobs[j].bags.num_bags * jobs[j].table.dim * 4;
+  return bytes;
 }
 
-void look_up_portable(const LookupJob& job, InvalidIds policy, int64_t first, int64_t last) {
-  look_up_any(job, policy, first, last);
+DEMB_AVX2 void look_up_avx2(const LookupJob& job, InvalidIds policy, bool streamed, int64_t first, int64_t last) {
+  look_up_any(job, policy, streamed, first, last);
+}
+
+void look_up_portable(const LookupJob& job, InvalidIds policy, bool streamed, int64_t first, int64_t last) {
+  look_up_any(job, policy, streamed, first, last);
 }
 
 }  // namespace
@@ -149,8 +163,12 @@ void look_up(const LookupJob* jobs, int64_t num_jobs, InvalidIds policy, const E
     }
   }
   const auto run = has_avx2() ? look_up_avx2 : look_up_portable;
-  executor.run(static_cast<int64_t>(tasks.size()),
-               [&](int64_t t) { run(*tasks[t].job, policy, tasks[t].first, tasks[t].last); });
+  const bool large = output_bytes(jobs, num_jobs) >= kStreamedBytes;
+  executor.run(static_cast<int64_t>(tasks.size()), [&](int64_t t) {
+    const LookupJob& job = *tasks[t].job;
+    const bool streamed = large && reinterpret_cast<uintptr_t>(job.out) % 16 == 0 && job.out_stride % 4 == 0;
+    run(job, policy, streamed, tasks[t].first, tasks[t].last);
+  });
 }
 
 bool constant_scale(const Bags& bags, InvalidIds policy, float* scale) {

@@ -128,6 +128,23 @@ DEMB_INLINE void store8(float* p, V8 v) {
   std::memcpy(p, &v, sizeof(v));
 }
 
+// Past the caches: for what is larger than they are. Address a multiple of 16.
+DEMB_INLINE void stream8(float* p, V8 v) {
+#if defined(__x86_64__)
+  __builtin_ia32_movntps(p, __builtin_shufflevector(v, v, 0, 1, 2, 3));
+  __builtin_ia32_movntps(p + 4, __builtin_shufflevector(v, v, 4, 5, 6, 7));
+#else
+  store8(p, v);
+#endif
+}
+
+// Orders streamed stores before what follows.
+DEMB_INLINE void end_stream() {
+#if defined(__x86_64__)
+  __builtin_ia32_sfence();
+#endif
+}
+
 // The last n < 8 elements of a row; lanes behind them read as 0 and are not written.
 template <typename T>
 DEMB_INLINE V8 load_tail(const T* p, int n) {

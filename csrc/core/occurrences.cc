@@ -170,6 +170,7 @@ bool OccurrenceSorter::sort(const TableGradient* tables, int64_t num_tables, Inv
     if (tables[t].num_sources > 0) {
       to.base_ = tables[t].sources[0].grads;
       to.stride_ = tables[t].sources[0].grad_stride;
+      to.num_items_ = tables[t].sources[0].bags.num_bags;
     }
   }
   return true;

@@ -47,6 +47,10 @@ class Occurrences {
   float factor(uint32_t item) const { return factors_ != nullptr ? factors_[item] : factor_; }
   bool has_factor() const { return factors_ != nullptr || factor_ != 1.0f; }
 
+  // The gradients as one stretch of memory, in bytes; 0 where they are not.
+  int64_t gradient_bytes() const { return rows_ != nullptr ? 0 : num_items_ * stride_ * 4; }
+  const char* gradient_begin() const { return reinterpret_cast<const char*>(base_); }
+
   // The first pair at or behind `at` that begins a row.
   int64_t row_start(int64_t at) const {
     if (at >= count_) return count_;
@@ -62,7 +66,7 @@ class Occurrences {
   int64_t count_ = 0;
   const float* const* rows_ = nullptr;  // by item; null: base_ + item * stride_
   const float* base_ = nullptr;
-  int64_t stride_ = 0;
+  int64_t stride_ = 0, num_items_ = 0;
   const float* factors_ = nullptr;  // by item; null: factor_
   float factor_ = 1.0f;
 };

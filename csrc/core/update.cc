@@ -200,6 +200,18 @@ void run(const Task& task, const UpdateTarget& to, const RuleStep& r) {
   (has_avx2() ? run_avx2<Task> : run_portable<Task>)(task, to, r, sum.get());
 }
 
+// The walk reads gradients in the order of the rows, at random. Gradients that fit the outer caches are brought there
+// first, in their own order, which memory serves several times as fast.
+void bring_near(const Occurrences& o, const Executor& executor) {
+  constexpr int64_t kLeast = int64_t{1} << 20, kMost = int64_t{8} << 20, kBlock = int64_t{1} << 16;
+  const int64_t bytes = o.gradient_bytes();
+  if (bytes < kLeast || bytes > kMost || o.count() * 64 < bytes) return;
+  executor.run((bytes + kBlock - 1) / kBlock, [&](int64_t t) {
+    const char* end = o.gradient_begin() + std::min((t + 1) * kBlock, bytes);
+    for (const char* at = o.gradient_begin() + t * kBlock; at < end; at += 64) __builtin_prefetch(at, 0, 2);
+  });
+}
+
 int slots_of(const RuleStep& r) {
   switch (r.kind) {
     case RuleKind::kSgd: return 0;
@@ -223,6 +235,7 @@ bool slots_fit(const RuleStep& rule, const UpdateTarget& target) {
 }
 
 void update_rows(const Occurrences& o, const UpdateTarget& target, const RuleStep& rule, const Executor& executor) {
+  bring_near(o, executor);
   const PlainUpdate plain = plain_update(target, rule);
   executor.run((o.count() + kPairsPerTask - 1) / kPairsPerTask, [&](int64_t t) {
     const int64_t first = t * kPairsPerTask, last = std::min(first + kPairsPerTask, o.count());
