@@ -241,7 +241,7 @@ def test_counts_that_do_not_fit_are_an_error_and_no_crash(counts):
 def _shard_of(table, variable, lane, dim):
     """The block that a lane's owner holds."""
     rows = variable.numpy()
-    if table.cyclic:
+    if table.cyclic and table.num_shards > 1:
         rows = rows[lane.shard :: table.num_shards]
     elif table.num_shards > 1:
         start = 0 if lane.shard == 0 else table.shard_ends[lane.shard - 1]
