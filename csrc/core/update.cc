@@ -1,6 +1,7 @@
 #include "core/update.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "core/accumulate.h"
 #include "core/update_plain.h"
@@ -200,16 +201,43 @@ void run(const Task& task, const UpdateTarget& to, const RuleStep& r) {
   (has_avx2() ? run_avx2<Task> : run_portable<Task>)(task, to, r, sum.get());
 }
 
+// A stretch of a table's sorted pairs to walk along, or, when near, of its gradients to bring into the caches.
+struct UpdateTask {
+  const UpdateJob* job;
+  PlainUpdate plain;
+  int64_t first, last;
+  bool near;
+};
+
 // The walk reads gradients in the order of the rows, at random. Gradients that fit the outer caches are brought there
-// first, in their own order, which memory serves several times as fast.
-void bring_near(const Occurrences& o, const Executor& executor) {
+// just before, in their own order, which memory serves several times as fast.
+void add_near(const UpdateJob& job, std::vector<UpdateTask>* tasks) {
   constexpr int64_t kLeast = int64_t{1} << 20, kMost = int64_t{8} << 20, kBlock = int64_t{1} << 16;
-  const int64_t bytes = o.gradient_bytes();
-  if (bytes < kLeast || bytes > kMost || o.count() * 64 < bytes) return;
-  executor.run((bytes + kBlock - 1) / kBlock, [&](int64_t t) {
-    const char* end = o.gradient_begin() + std::min((t + 1) * kBlock, bytes);
-    for (const char* at = o.gradient_begin() + t * kBlock; at < end; at += 64) __builtin_prefetch(at, 0, 2);
-  });
+  const int64_t bytes = job.occurrences->gradient_bytes();
+  if (bytes < kLeast || bytes > kMost || job.occurrences->count() * 64 < bytes) return;
+  for (int64_t at = 0; at < bytes; at += kBlock) {
+    tasks->push_back({&job, nullptr, at, std::min(at + kBlock, bytes), true});
+  }
+}
+
+void add_walk(const UpdateJob& job, std::vector<UpdateTask>* tasks) {
+  const PlainUpdate plain = plain_update(job.target, job.rule);
+  const int64_t count = job.occurrences->count();
+  for (int64_t at = 0; at < count; at += kPairsPerTask) {
+    tasks->push_back({&job, plain, at, std::min(at + kPairsPerTask, count), false});
+  }
+}
+
+void run(const UpdateTask& task) {
+  const Occurrences& o = *task.job->occurrences;
+  if (task.near) {
+    for (int64_t at = task.first; at < task.last; at += 64) __builtin_prefetch(o.gradient_begin() + at, 0, 2);
+  } else if (task.plain != nullptr) {
+    task.plain(o, task.first, task.last, task.job->target, task.job->rule);
+  } else {
+    const Accumulate accumulate = has_avx2() ? kAccumulateAvx2 : kAccumulatePortable;
+    run(SortedTask{o, accumulate, task.first, task.last}, task.job->target, task.job->rule);
+  }
 }
 
 int slots_of(const RuleStep& r) {
@@ -234,14 +262,13 @@ bool slots_fit(const RuleStep& rule, const UpdateTarget& target) {
   return true;
 }
 
-void update_rows(const Occurrences& o, const UpdateTarget& target, const RuleStep& rule, const Executor& executor) {
-  bring_near(o, executor);
-  const PlainUpdate plain = plain_update(target, rule);
-  executor.run((o.count() + kPairsPerTask - 1) / kPairsPerTask, [&](int64_t t) {
-    const int64_t first = t * kPairsPerTask, last = std::min(first + kPairsPerTask, o.count());
-    if (plain != nullptr) return plain(o, first, last, target, rule);
-    run(SortedTask{o, has_avx2() ? kAccumulateAvx2 : kAccumulatePortable, first, last}, target, rule);
-  });
+void update_rows(const UpdateJob* jobs, int64_t num_jobs, const Executor& executor) {
+  std::vector<UpdateTask> tasks;
+  for (int64_t j = 0; j < num_jobs; ++j) {
+    add_near(jobs[j], &tasks);
+    add_walk(jobs[j], &tasks);
+  }
+  executor.run(static_cast<int64_t>(tasks.size()), [&](int64_t t) { run(tasks[t]); });
 }
 
 void update_rows(const int64_t* rows, int64_t count, const float* sums, const float* statistics,

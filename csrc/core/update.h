@@ -18,9 +18,15 @@ struct UpdateTarget {
 // Whether the rule can run on these slots: their number and widths. Else the caller has mixed something up.
 bool slots_fit(const RuleStep& rule, const UpdateTarget& target);
 
-// Sums the duplicates and updates: the sums are never written down.
-void update_rows(const Occurrences& occurrences, const UpdateTarget& target, const RuleStep& rule,
-                 const Executor& executor);
+// One table's update from its sorted occurrences.
+struct UpdateJob {
+  const Occurrences* occurrences = nullptr;
+  UpdateTarget target;
+  RuleStep rule;
+};
+
+// Sums the duplicates and updates: the sums are never written down. No table twice.
+void update_rows(const UpdateJob* jobs, int64_t num_jobs, const Executor& executor);
 
 // Updates `count` rows by sums [count, dim] that are there already; no row twice, all below num_rows. statistics: for
 // row-wise Adagrad the mean square of each whole row's gradient, where the table has not all its columns; else null.

@@ -168,7 +168,8 @@ void check_update(const TableData& data, const GradientData& gradients, const de
   const int32_t width = rule.kind == demb::RuleKind::kAdagrad ? dim : rule.kind == demb::RuleKind::kSgd ? 0 : 1;
   Updated one(data, width), two(data, width);
   CHECK(demb::slots_fit(rule, one.target));
-  demb::update_rows(o, one.target, rule, executor);
+  const demb::UpdateJob job{&o, one.target, rule};
+  demb::update_rows(&job, 1, executor);
   demb::update_rows(rows.data(), num_rows, sums.data(), nullptr, two.target, rule, executor);
   const std::set<int64_t> touched(rows.begin(), rows.end());
   for (int64_t row = 0; row < data.table.num_rows; ++row) {

@@ -149,7 +149,8 @@ TEST(sorted_updates_are_summed_updates_on_any_number_of_threads) {
         for (int threads : {1, 2, 3}) {
           const ThreadExecutor executor(threads);
           TargetData sorted(before), again(before);
-          demb::update_rows(o, sorted.target, rule.step, executor);
+          const demb::UpdateJob job{&o, sorted.target, rule.step};
+          demb::update_rows(&job, 1, executor);
           CHECK(sorted.same(summed), "threads %d", threads);
           demb::update_rows(rows.data(), static_cast<int64_t>(rows.size()), sums.data(), nullptr, again.target, rule.step,
                             executor);

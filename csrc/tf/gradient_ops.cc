@@ -37,7 +37,7 @@ absl::Status too_large() {
       "more workers, or the batch");
 }
 
-// Calls visit(t, occurrences of table t) for all tables.
+// Calls visit(first, last, sorter of tables [first, last)) until all tables were visited.
 template <typename Visit>
 absl::Status for_tables(const std::vector<TableGradient>& tables, InvalidIds policy, const Executor& executor,
                         Visit visit) {
@@ -49,7 +49,7 @@ absl::Status for_tables(const std::vector<TableGradient>& tables, InvalidIds pol
     }
     OccurrenceSorter sorter;
     if (!sorter.sort(tables.data() + first, static_cast<int64_t>(last - first), policy, executor)) return too_large();
-    for (size_t t = first; t < last; ++t) TF_RETURN_IF_ERROR(visit(t, sorter.of(static_cast<int64_t>(t - first))));
+    TF_RETURN_IF_ERROR(visit(first, last, sorter));
     first = last;
   }
   return absl::OkStatus();
@@ -163,18 +163,26 @@ class SumOp final : public OpKernel {
     OP_REQUIRES_OK(ctx, source_.read(ctx, dims_, &gradients));
     gradients.close();
     const TfExecutor executor(ctx);
-    const int tables = static_cast<int>(dims_.size());
-    OP_REQUIRES_OK(ctx, for_tables(gradients.tables, source_.policy(), executor, [&](size_t t, const Occurrences& o) {
-      const int64_t count = count_rows(o, executor);
-      Tensor *rows = nullptr, *sums = nullptr;
-      TF_RETURN_IF_ERROR(allocate_pooled(ctx, static_cast<int>(t), TensorShape({count}), &rows));
-      TF_RETURN_IF_ERROR(allocate_pooled(ctx, tables + static_cast<int>(t), TensorShape({count, dims_[t]}), &sums));
-      sum_rows(o, static_cast<int32_t>(dims_[t]), rows->flat<int64_t>().data(), sums->flat<float>().data(), executor);
+    const auto visit = [&](size_t first, size_t last, const OccurrenceSorter& sorter) {
+      for (size_t t = first; t < last; ++t) {
+        TF_RETURN_IF_ERROR(write(ctx, static_cast<int>(t), sorter.of(static_cast<int64_t>(t - first)), executor));
+      }
       return absl::OkStatus();
-    }));
+    };
+    OP_REQUIRES_OK(ctx, for_tables(gradients.tables, source_.policy(), executor, visit));
   }
 
  private:
+  absl::Status write(OpKernelContext* ctx, int t, const Occurrences& o, const Executor& executor) const {
+    const int tables = static_cast<int>(dims_.size());
+    const int64_t count = count_rows(o, executor);
+    Tensor *rows = nullptr, *sums = nullptr;
+    TF_RETURN_IF_ERROR(allocate_pooled(ctx, t, TensorShape({count}), &rows));
+    TF_RETURN_IF_ERROR(allocate_pooled(ctx, tables + t, TensorShape({count, dims_[t]}), &sums));
+    sum_rows(o, static_cast<int32_t>(dims_[t]), rows->flat<int64_t>().data(), sums->flat<float>().data(), executor);
+    return absl::OkStatus();
+  }
+
   std::vector<int64_t> num_rows_, dims_;
   Source source_;
 };
@@ -198,10 +206,15 @@ class UpdateOp final : public OpKernel {
     OP_REQUIRES_OK(ctx, source_.read(ctx, dims_, &gradients));
     gradients.close();
     const TfExecutor executor(ctx);
-    OP_REQUIRES_OK(ctx, for_tables(gradients.tables, source_.policy(), executor, [&](size_t t, const Occurrences& o) {
-      update_rows(o, targets[t], rule_.step(ctx, static_cast<int>(t)), executor);
+    const auto visit = [&](size_t first, size_t last, const OccurrenceSorter& sorter) {
+      std::vector<UpdateJob> jobs;
+      for (size_t t = first; t < last; ++t) {
+        jobs.push_back({&sorter.of(static_cast<int64_t>(t - first)), targets[t], rule_.step(ctx, static_cast<int>(t))});
+      }
+      update_rows(jobs.data(), static_cast<int64_t>(jobs.size()), executor);
       return absl::OkStatus();
-    }));
+    };
+    OP_REQUIRES_OK(ctx, for_tables(gradients.tables, source_.policy(), executor, visit));
   }
 
  private:

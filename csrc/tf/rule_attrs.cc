@@ -63,6 +63,11 @@ absl::Status RuleAttrs::open(OpKernelContext* ctx, const std::vector<int64_t>& d
       const int k = t * each + s;
       TF_RETURN_IF_ERROR(variables->slot(num_tables_ + k, slot_offsets_[k], slot_widths_[k], &to.slots[s]));
     }
+    for (int before = 0; before < t; ++before) {
+      if ((*targets)[before].table.data == to.table.data && to.table.num_rows > 0) {
+        return absl::InvalidArgumentError(absl::StrCat("tables ", before, " and ", t, " must not be one variable"));
+      }
+    }
     if (!slots_fit(rule_, to)) {
       return absl::InvalidArgumentError(absl::StrCat("table ", t, ": its slots do not fit the rule"));
     }
