@@ -28,7 +28,6 @@ def reduce_gradients(gradients: Sequence[Gradient], variables: Sequence[Any]) ->
     todo = [i for i, g in enumerate(gradients) if g is not None and not hasattr(_carrier(g), _MARK)]
     dense = [i for i in todo if not isinstance(gradients[i], tf.IndexedSlices)]
     sparse = [i for i in todo if isinstance(gradients[i], tf.IndexedSlices)]
-    shards = [i for i in sparse if is_sharded(variables[i])]
     replicas = [i for i in sparse if not is_sharded(variables[i])]
     communicator = comm.current()
     note_reduction()
@@ -40,8 +39,10 @@ def reduce_gradients(gradients: Sequence[Gradient], variables: Sequence[Any]) ->
         )
         sparse_phase = _which(variables, replicas)
         _put(result, replicas, _gather_sparse(communicator, [gradients[i] for i in replicas], sparse_phase))
-    for i in [*shards, *replicas]:
-        result[i] = sum_duplicates(result[i], int(variables[i].shape[0]))
+    # Those that went through before too: their rows may have been changed since.
+    for i, gradient in enumerate(result):
+        if isinstance(gradient, tf.IndexedSlices):
+            result[i] = sum_duplicates(gradient, int(variables[i].shape[0]))
     for i in todo:
         _mark(result[i])
     return result

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from distributed_embeddings import comm
@@ -187,14 +188,27 @@ class RoutedOptimizer(keras.optimizers.Optimizer):
         """Whole slots by table, so that a file does not depend on the number of workers. Collective."""
         for key, plan, table, shape, dtype, blocks in self._whole_slots():
             store[key] = read_whole(comm.current(), plan.placement(table.name), blocks, shape, dtype)
+        for key, block in self._plain_slots():
+            store[key] = block.read(0, block.num_rows)
 
     def load_own_variables(self, store: Any) -> None:
         """Raises KeyError for a slot that is missing; a file of an optimizer that never ran has none and is skipped."""
-        if not len(store.keys()) and self._whole_slots():
+        if not len(store.keys()) and (self._whole_slots() or self._plain_slots()):
             warnings.warn("the file holds no optimizer slots of tables: they start fresh", stacklevel=2)
             return
         for key, _, table, shape, _, blocks in self._whole_slots():
             write_whole(blocks, store[key], shape, f"optimizer slot '{key}' of table '{table.name}'")
+        for key, block in self._plain_slots():
+            block.write(0, np.asarray(store[key]))
+
+    def _plain_slots(self) -> list[tuple[str, Block]]:
+        """Slots of tables that are part of no plan: those of `Embedding` alone."""
+        tables = [v for v in self._tables if v.plan is None]
+        return [
+            (f"table_{t}_{slot.name}", block)
+            for t, table in enumerate(tables)
+            for slot, block in zip(self.rule.slots, self._targets[id(table)].slots, strict=True)
+        ]
 
     def _whole_slots(
         self,

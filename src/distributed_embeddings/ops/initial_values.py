@@ -28,6 +28,9 @@ def make_block_initializer(
     shape: the whole table's. Random initializers of Keras are drawn from a hash of (seed, table, row, column); others
     are called for blocks of rows over all columns. Source of the hash: SplitMix64 (Steele et al., 2014).
     """
+    constant = constant_value(initializer)
+    if constant is not None:
+        return lambda rows, columns: np.full((len(rows), len(columns)), constant, np.float32)
     key = _mix(np.uint64(seed & (2**64 - 1)) ^ np.uint64(zlib.crc32(table.encode())))
     sampler = _sampler(initializer, shape)
     if sampler is None:
@@ -38,6 +41,14 @@ def make_block_initializer(
         return sampler(_mix(cells ^ key), _mix(cells ^ _mix(key))).astype(np.float32)
 
     return block
+
+
+def constant_value(initializer: Any) -> float | None:
+    """The one value an initializer fills with; None: it has more."""
+    init = keras.initializers
+    if type(initializer) is init.Constant:
+        return float(initializer.value)
+    return {init.Zeros: 0.0, init.Ones: 1.0}.get(type(initializer))
 
 
 def row_blocks(rows: range, width: int, elements: int = BLOCK_ELEMENTS) -> Iterator[tuple[int, range]]:
@@ -79,12 +90,6 @@ def _truncated_normal(first: np.ndarray) -> np.ndarray:
 def _sampler(initializer: Any, shape: tuple[int, int]) -> Sampler | None:
     init = keras.initializers
     kind = type(initializer)
-    if kind is init.Zeros:
-        return lambda a, b: np.zeros(a.shape)
-    if kind is init.Ones:
-        return lambda a, b: np.ones(a.shape)
-    if kind is init.Constant:
-        return lambda a, b: np.full(a.shape, float(initializer.value))
     if kind is init.RandomUniform:
         low, high = initializer.minval, initializer.maxval
         return lambda a, b: low + (high - low) * _unit(a)

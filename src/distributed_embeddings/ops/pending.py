@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from distributed_embeddings.ops import kernels
-from distributed_embeddings.ops.rows import mark_unique
+from distributed_embeddings.ops.rows import is_unique, mark_unique
 
 _PENDING = "_distributed_embeddings_pending"
 
@@ -47,7 +47,7 @@ def slices(gradients: PendingGradients) -> list[tf.IndexedSlices]:
     rows, sums = gradients.sums()
     result = []
     for t, (r, s) in enumerate(zip(rows, sums, strict=True)):
-        mark_unique(s)
+        mark_unique(s, r)
         setattr(s, _PENDING, Pending(gradients, t))
         shape = tf.constant([gradients.num_rows[t], gradients.dims[t]], tf.int64)
         result.append(tf.IndexedSlices(s, r, dense_shape=shape))
@@ -59,7 +59,7 @@ def pending(gradient: tf.IndexedSlices) -> Pending | None:
 
     None outside of a tf.function too: there the sums have run already.
     """
-    if tf.executing_eagerly():
+    if tf.executing_eagerly() or not is_unique(gradient):
         return None
     return getattr(gradient.values, _PENDING, None)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from distributed_embeddings.ops.bags import pool
+from distributed_embeddings.ops.bags import Bags, pool
 from distributed_embeddings.ops.block import Block
 from distributed_embeddings.ops.features import Feature, GroupedTable
 from distributed_embeddings.ops.ids import (
@@ -39,12 +39,28 @@ def look_up(
         checks = [] if assertion is None else [assertion]
     else:
         valid, counts = zero_or_clip(bags, named, invalid_ids)
-    outputs = []
     with tf.control_dependencies(checks):
-        for feature, own in zip(features, valid, strict=True):
-            vectors = blocks[feature.table].gather(tf.identity(own.ids))
-            outputs.append(pool(tf.cast(vectors, tf.float32), own, feature.combiner))
-    return outputs, counts
+        valid = [replace(b, ids=tf.identity(b.ids)) for b in valid]
+        outputs: dict[int, Any] = {}
+        for t, block in enumerate(blocks):
+            outputs.update(
+                _look_up_table(block, {i: f for i, f in enumerate(features) if f.table == t}, valid)
+            )
+    return [outputs[i] for i in range(len(features))], counts
+
+
+def _look_up_table(block: Block, features: dict[int, Feature], bags: Sequence[Bags]) -> dict[int, Any]:
+    """Each row is gathered once, so that the table's gradient has unique rows, as the kernel's has."""
+    if not features:
+        return {}
+    ids = [bags[i].ids for i in features]
+    rows, where = tf.unique(tf.concat(ids, 0), out_idx=tf.int64)
+    vectors = tf.cast(block.gather(rows), tf.float32)
+    parts = tf.split(where, tf.stack([tf.size(i, tf.int64) for i in ids]), num=len(ids))
+    return {
+        i: pool(take(vectors, part), bags[i], feature.combiner)
+        for (i, feature), part in zip(features.items(), parts, strict=True)
+    }
 
 
 def sum_slices(rows: tf.Tensor, values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -48,19 +48,19 @@ def sum_duplicates(slices: tf.IndexedSlices, num_rows: int | None = None) -> tf.
         rows, sums = kernels.library().demb_sum_slices(indices, values, num_rows=[num_rows], dims=[dim])
     else:
         rows, sums = reference.sum_slices(_row_ids(indices), values)
-    mark_unique(sums)
+    mark_unique(sums, rows)
     return tf.IndexedSlices(sums, rows, dense_shape=slices.dense_shape)
 
 
-def mark_unique(values: tf.Tensor) -> None:
+def mark_unique(values: tf.Tensor, rows: tf.Tensor) -> None:
     """Say of an IndexedSlices' values that no row of theirs occurs twice. (The slices themselves are rebuilt by
-    TensorFlow's nest operations, their values are not.)"""
-    setattr(values, _UNIQUE, True)
+    TensorFlow's nest operations, their values and rows are not.)"""
+    setattr(values, _UNIQUE, rows)
 
 
 def is_unique(slices: tf.IndexedSlices) -> bool:
-    """Whether `mark_unique` was said of them."""
-    return hasattr(slices.values, _UNIQUE)
+    """Whether `mark_unique` was said of these values with these very rows."""
+    return getattr(slices.values, _UNIQUE, None) is slices.indices
 
 
 def _row_ids(rows: tf.Tensor) -> tf.Tensor:

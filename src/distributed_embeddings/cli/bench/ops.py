@@ -76,7 +76,12 @@ def report_path(options: OpsOptions) -> Path:
 
 def chosen(options: OpsOptions) -> list[Entry]:
     """The suite's entries that --filter and --competitors leave."""
-    pattern = re.compile(options.filter or "")
+    try:
+        pattern = re.compile(options.filter or "")
+    except re.error as error:
+        raise ValueError(
+            f"`--filter` must be a regular expression. Received: --filter {options.filter!r}: {error}"
+        ) from error
     wanted = options.competitors
     unknown = sorted(set(wanted) - set(COMPETITORS))
     if unknown:
