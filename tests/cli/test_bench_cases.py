@@ -90,7 +90,7 @@ def test_who_has_no_rowwise_adagrad():
 
 def test_filter_and_competitors():
     options = OpsOptions(
-        suite="issue", filter="^26x1e5x16-h1-.*-adagrad-t2$", competitors=("ours", "plain_tf")
+        suite="issue", filter="^26x1e5x16-h1-.*-adagrad-t2(-s4)?$", competitors=("ours", "plain_tf")
     )
     entries = chosen(options)
     assert len(entries) == 4
