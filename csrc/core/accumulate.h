@@ -6,7 +6,7 @@
 
 namespace demb {
 
-constexpr int64_t kPairsPerTask = 2048;
+constexpr int64_t kPairsPerTask = 4096;
 constexpr int64_t kGradientBytesAhead = 2048;
 
 // Pairs ahead of which memory is asked for, for rows of `bytes`.

@@ -8,7 +8,7 @@
 namespace demb {
 namespace {
 
-constexpr int64_t kBytesPerTask = int64_t{1} << 17;  // of rows read: enough to forget what a task costs
+constexpr int64_t kBytesPerTask = int64_t{1} << 19;  // of rows read: waking a thread costs as much as some 50 KiB
 constexpr int64_t kBytesAhead = 2048;                // of rows asked for before they are read
 // Outputs of a call from which on none is still in the caches when somebody reads it: they are written past them, which
 // spares reading their lines first.
