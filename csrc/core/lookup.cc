@@ -155,8 +155,7 @@ void look_up(const LookupJob* jobs, int64_t num_jobs, InvalidIds policy, const E
   std::vector<Task> tasks;
   for (int64_t j = 0; j < num_jobs; ++j) {
     const Bags& bags = jobs[j].bags;
-    const int64_t ids_a_bag = std::max<int64_t>(1, bags.num_ids / std::max<int64_t>(1, bags.num_bags));
-    const int64_t bytes = ids_a_bag * (jobs[j].table.dim * bytes_of(jobs[j].table.dtype) + 64);
+    const int64_t bytes = bags.ids_a_bag() * (jobs[j].table.dim * bytes_of(jobs[j].table.dtype) + 64);
     const int64_t step = std::max<int64_t>(1, kBytesPerTask / bytes);
     for (int64_t b = 0; b < bags.num_bags; b += step) {
       tasks.push_back({&jobs[j], b, std::min(b + step, bags.num_bags)});

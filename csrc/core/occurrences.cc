@@ -21,8 +21,7 @@ std::vector<Piece> cut(const TableGradient& table, bool by_id) {
   int64_t ids = 0, items = 0;
   for (int64_t s = 0; s < table.num_sources; ++s) {
     const Bags& bags = table.sources[s].bags;
-    const int64_t ids_a_bag = std::max<int64_t>(1, bags.num_ids / std::max<int64_t>(1, bags.num_bags));
-    const int64_t step = std::max<int64_t>(1, kIdsPerTask / ids_a_bag);
+    const int64_t step = bags.bags_of(kIdsPerTask);
     for (int64_t b = 0; b < bags.num_bags; b += step) {
       pieces.push_back({&table.sources[s], b, std::min(b + step, bags.num_bags), ids, items});
     }

@@ -1,6 +1,7 @@
 // What the kernels are given: tables, slots, bags. Pointers and sizes; nothing is owned.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 
@@ -45,6 +46,9 @@ struct Bags {
   Combiner combiner = Combiner::kSum;
 
   int64_t begin(int64_t bag) const { return splits == nullptr ? bag * hotness : splits[bag]; }
+  // About how many ids a bag has, and how many bags have about `ids` ids together: at least 1 each.
+  int64_t ids_a_bag() const { return std::max<int64_t>(1, num_ids / std::max<int64_t>(1, num_bags)); }
+  int64_t bags_of(int64_t ids) const { return std::max<int64_t>(1, ids / ids_a_bag()); }
   int64_t id(int64_t i) const {
     return ids_are_64 ? static_cast<const int64_t*>(ids)[i] : static_cast<const int32_t*>(ids)[i];
   }

@@ -78,8 +78,7 @@ void weights_gradient(const WeightsJob* jobs, int64_t num_jobs, InvalidIds polic
   std::vector<Task> tasks;
   for (int64_t j = 0; j < num_jobs; ++j) {
     const Bags& bags = jobs[j].bags;
-    const int64_t ids_a_bag = std::max<int64_t>(1, bags.num_ids / std::max<int64_t>(1, bags.num_bags));
-    const int64_t step = std::max<int64_t>(1, kIdsPerTask / ids_a_bag);
+    const int64_t step = bags.bags_of(kIdsPerTask);
     for (int64_t b = 0; b < bags.num_bags; b += step) tasks.push_back({&jobs[j], b, std::min(b + step, bags.num_bags)});
   }
   const auto run = has_avx2() ? bags_avx2 : bags_portable;

@@ -151,10 +151,9 @@ class ReadBlockOp final : public OpKernel {
  public:
   explicit ReadBlockOp(OpKernelConstruction* ctx) : OpKernel(ctx), block_(ctx) {}
   void Compute(OpKernelContext* ctx) override {
-    tensorflow::core::RefCountPtr<Var> var;
-    OP_REQUIRES_OK(ctx, tensorflow::LookupResource(ctx, tensorflow::HandleFromInput(ctx, 0), &var));
-    tensorflow::tf_shared_lock lock(*var->mu());
-    const Tensor& table = *var->tensor();
+    LockedVariables variables;
+    OP_REQUIRES_OK(ctx, variables.open(ctx, 0, 1, Access::kRead));
+    const Tensor& table = variables.tensor(0);
     OP_REQUIRES(ctx, ctx->input(1).NumElements() == 1 && ctx->input(2).NumElements() == 1,
                 absl::InvalidArgumentError("`start` and `count` must be scalars"));
     const int64_t start = ctx->input(1).scalar<int64_t>()(), count = ctx->input(2).scalar<int64_t>()();
@@ -178,9 +177,7 @@ class WriteBlockOp final : public OpKernel {
   void Compute(OpKernelContext* ctx) override {
     LockedVariables variables;
     OP_REQUIRES_OK(ctx, variables.open(ctx, 0, 1, Access::kWrite));
-    tensorflow::core::RefCountPtr<Var> var;
-    OP_REQUIRES_OK(ctx, tensorflow::LookupResource(ctx, tensorflow::HandleFromInput(ctx, 0), &var));
-    Tensor& table = *var->tensor();
+    Tensor& table = variables.tensor(0);
     OP_REQUIRES(ctx, ctx->input(1).NumElements() == 1, absl::InvalidArgumentError("`start` must be a scalar"));
     const int64_t start = ctx->input(1).scalar<int64_t>()();
     const Tensor& values = ctx->input(2);

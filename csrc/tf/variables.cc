@@ -54,7 +54,7 @@ absl::Status LockedVariables::own(Var* var) const {
 }
 
 absl::Status LockedVariables::table(int i, int64_t dim, Table* table) const {
-  const Tensor& tensor = *variables_[i]->tensor();
+  const Tensor& tensor = this->tensor(i);
   if (tensor.dims() != 2 || tensor.dim_size(1) < dim) {
     return absl::InvalidArgumentError(absl::StrCat("a table must be of shape [rows, ", dim,
                                                    "] or wider. Received: shape ", tensor.shape().DebugString()));
@@ -75,7 +75,7 @@ absl::Status LockedVariables::table(int i, int64_t dim, Table* table) const {
 }
 
 absl::Status LockedVariables::slot(int i, int64_t offset, int64_t width, Slot* slot) const {
-  const Tensor& tensor = *variables_[i]->tensor();
+  const Tensor& tensor = this->tensor(i);
   const int64_t row = tensor.dims() == 2 ? tensor.dim_size(1) * tensorflow::DataTypeSize(tensor.dtype()) : 0;
   if (offset < 0 || width < 0 || offset + width * 4 > row) {
     return absl::InvalidArgumentError(absl::StrCat("a slot of ", width, " values at byte ", offset,

@@ -26,6 +26,8 @@ class LockedVariables {
   // is made their own: whoever reads a variable's value from then on gets a copy (TensorFlow's copy-on-read mode).
   absl::Status open(tensorflow::OpKernelContext* ctx, int first, int count, Access access);
 
+  // The value of input first + i, as it lies there.
+  tensorflow::Tensor& tensor(int i) const { return *variables_[i]->tensor(); }
   // Input first + i as a table of `dim` columns, of float32, bfloat16 or float16; more columns than dim are slots.
   absl::Status table(int i, int64_t dim, Table* table) const;
   // Input first + i as a slot whose values begin `offset` bytes behind the row's begin.

@@ -47,6 +47,30 @@ def feature_arguments(features: Sequence[Feature], invalid_ids: str) -> dict[str
     }
 
 
+def features_of(op: Any, first: int) -> dict[str, Any]:
+    """`feature_arguments` again, of an op that has them as inputs from `first` on (in eager mode: of the tape's record
+    of it)."""
+    inputs, start = list(op.inputs), first
+    tensors = {}
+    for name, count in (("ids", "num_features"), ("splits", "num_ragged"), ("weights", "num_weighted")):
+        tensors[name] = inputs[start : start + op.get_attr(count)]
+        start += op.get_attr(count)
+    return {
+        **tensors,
+        **{name: list(op.get_attr(name)) for name in ("table_of", "splits_of", "weights_of")},
+        "combiners": [tf.compat.as_str(c) for c in op.get_attr("combiners")],
+        "invalid_ids": tf.compat.as_str(op.get_attr("invalid_ids")),
+    }
+
+
+def shaped(features: Sequence[Feature], vectors: Sequence[tf.Tensor]) -> list[Any]:
+    """A kernel's outputs as users get them: ragged for ragged ids without combiner."""
+    return [
+        f.bags.unpooled(out) if f.combiner is None and f.bags.ragged else out
+        for f, out in zip(features, vectors, strict=True)
+    ]
+
+
 def _given(feature: Feature) -> tf.Tensor:
     if feature.bags.given is None:
         raise ValueError(

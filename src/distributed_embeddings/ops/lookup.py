@@ -10,7 +10,7 @@ from tensorflow.python.ops.resource_variable_ops import variable_accessed
 
 from distributed_embeddings.ops import kernels, reference
 from distributed_embeddings.ops.block import Block
-from distributed_embeddings.ops.features import Feature, GroupedTable, feature_arguments
+from distributed_embeddings.ops.features import Feature, GroupedTable, feature_arguments, shaped
 from distributed_embeddings.ops.pending import FeatureGradients, slices
 
 
@@ -54,12 +54,7 @@ def _kernel(
         feature_names=[f.name for f in features],
         table_names=[t.name for t in tables],
     )
-    outputs = []
-    for feature, out in zip(features, vectors, strict=True):
-        if feature.combiner is None and feature.bags.ragged:
-            out = feature.bags.unpooled(out)
-        outputs.append(out)
-    return outputs, invalid
+    return shaped(features, vectors), invalid
 
 
 @tf.RegisterGradient("DembLookup")

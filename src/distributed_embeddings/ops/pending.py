@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from distributed_embeddings.ops import kernels
+from distributed_embeddings.ops.features import features_of
 from distributed_embeddings.ops.rows import is_unique, mark_unique
 
 _PENDING = "_distributed_embeddings_pending"
@@ -77,19 +78,7 @@ class FeatureGradients:
     @classmethod
     def of_lookup(cls, op: Any, upstream: Sequence[Any]) -> FeatureGradients:
         """From the op DembLookup and the gradients of its vectors (in eager mode: from the tape's record of it)."""
-        tables, count = op.get_attr("num_tables"), op.get_attr("num_features")
-        ragged, weighted = op.get_attr("num_ragged"), op.get_attr("num_weighted")
-        inputs = list(op.inputs)
-        ids = inputs[tables : tables + count]
-        splits = inputs[tables + count : tables + count + ragged]
-        features = {
-            "ids": ids,
-            "splits": splits,
-            "weights": inputs[len(inputs) - weighted :] if weighted else [],
-            **{k: list(op.get_attr(k)) for k in ("table_of", "splits_of", "weights_of")},
-            "combiners": [tf.compat.as_str(c) for c in op.get_attr("combiners")],
-            "invalid_ids": tf.compat.as_str(op.get_attr("invalid_ids")),
-        }
+        features = features_of(op, op.get_attr("num_tables"))
         return cls(tuple(op.get_attr("num_rows")), tuple(op.get_attr("dims")), features, tuple(upstream))
 
     def sums(self) -> tuple[list[tf.Tensor], list[tf.Tensor]]:

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from distributed_embeddings.ops import kernels, reference
-from distributed_embeddings.ops.features import Feature, feature_arguments
+from distributed_embeddings.ops.features import Feature, feature_arguments, features_of, shaped
 
 
 @dataclass(frozen=True)
@@ -104,36 +104,16 @@ def assemble(
         lane_shards=[lane.shard for lane in lanes],
         dims=list(dims),
     )
-    return [
-        f.bags.unpooled(out) if f.combiner is None and f.bags.ragged else out
-        for f, out in zip(own, outputs, strict=True)
-    ]
+    return shaped(own, outputs)
 
 
 @tf.RegisterGradient("DembAssemble")
 def _assemble_gradient(op: Any, *upstream: Any) -> list[Any]:
-    names = (
-        "table_of",
-        "splits_of",
-        "weights_of",
-        "lane_tables",
-        "lane_widths",
-        "lane_columns",
-        "lane_shards",
-        "dims",
-    )
-    attributes = {name: list(op.get_attr(name)) for name in names}
-    attributes["combiners"] = [tf.compat.as_str(c) for c in op.get_attr("combiners")]
-    attributes["invalid_ids"] = tf.compat.as_str(op.get_attr("invalid_ids"))
-    features, ragged = op.get_attr("num_features"), op.get_attr("num_ragged")
-    inputs = list(op.inputs)
+    features = features_of(op, 2)
+    lanes = {
+        k: list(op.get_attr(k)) for k in ("lane_tables", "lane_widths", "lane_columns", "lane_shards", "dims")
+    }
     replies, weights = kernels.library().demb_assemble_gradient(
-        inputs[0],
-        inputs[1],
-        ids=inputs[2 : 2 + features],
-        splits=inputs[2 + features : 2 + features + ragged],
-        weights=inputs[2 + features + ragged :],
-        grads=upstream,
-        **attributes,
+        *op.inputs[:2], **features, grads=upstream, **lanes
     )
-    return [replies, None, *[None] * (features + ragged), *weights]
+    return [replies, None, *[None] * (len(features["ids"]) + len(features["splits"])), *weights]
