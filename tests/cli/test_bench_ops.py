@@ -31,7 +31,7 @@ def test_the_report_holds_every_run(run):
     assert set(result["competitors"]) == {"ours", "plain_tf"}
     for competitor in result["competitors"].values():
         turns = competitor["turns"]
-        assert set(turns) == {"lookup", "update", "both"}
+        assert set(turns) == {"lookup", "both"}
         assert all(
             len(rounds) == 2 and all(s > 0 for turn in rounds for s in turn) for rounds in turns.values()
         )

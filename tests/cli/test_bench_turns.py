@@ -18,11 +18,11 @@ def start(case):
     seen = []
     def step(batch):
         seen.append(batch)
-        return float(len(seen))
+        sys.stderr.write(f"batches {seen}\\n")
     def fail(batch):
         sys.stderr.write("told on stderr\\n")
         raise RuntimeError("no such thing")
-    return {"case": case["name"]}, answer_runs({"step": step, "fail": fail, "end": lambda _: sys.exit(3)}, 2, 2)
+    return {"case": case["name"]}, answer_runs({"step": step, "fail": fail, "end": lambda _: sys.exit(3)}, 3, 2)
 serve(start)
 """
 
@@ -57,15 +57,27 @@ def test_steps_in_a_turn():
 
 def test_a_worker_answers_and_what_it_prints_is_no_answer():
     with Worker("peer", [sys.executable, "-c", PEER]) as worker:
-        assert worker.ask({"name": "A"}) == {"case": "A"}
-        # Seconds of a call of two steps, each from two prepared batches.
-        assert worker.ask({"run": "step", "count": 3}) == {"seconds": [0.5, 1.0, 1.5]}
+        with pytest.raises(WorkerError, match="`start` must be asked first. Received: {'run': 'step'}"):
+            worker.ask({"run": "step"})
+        assert worker.ask({"start": {"name": "A"}}) == {"case": "A"}
+        assert all(s > 0 for s in worker.ask({"run": "step", "count": 3})["seconds"])
         assert worker.ask({"memory": "reset"})["resident"] > 2**20
+        # A call is two steps, of three prepared batches.
         with pytest.raises(
-            WorkerError, match=r"(?s)peer failed: RuntimeError: no such thing.*told on stderr"
+            WorkerError,
+            match=r"(?s)peer failed: RuntimeError: no such thing.*batches \[0, 2, 1\].*told on stderr",
         ):
             worker.ask({"run": "fail"})
-        assert worker.ask({"run": "step"}) == {"seconds": [2.0]}
+        assert len(worker.ask({"run": "step"})["seconds"]) == 1
+
+
+def test_a_worker_takes_case_after_case():
+    with Worker("peer", [sys.executable, "-c", PEER]) as worker:
+        assert worker.ask({"start": {"name": "A"}}) == {"case": "A"}
+        assert worker.ask({"start": {"name": "B"}}) == {"case": "B"}
+        assert worker.ask({"start": None})["resident"] > 2**20
+        with pytest.raises(WorkerError, match="`start` must be asked first"):
+            worker.ask({"run": "step"})
 
 
 @pytest.mark.parametrize(

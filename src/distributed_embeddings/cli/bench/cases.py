@@ -70,7 +70,7 @@ def bytes_needed(case: Case, competitor: str) -> int:
     """Resident bytes of one competitor's process at its peak, from above: tables, slots, prepared ids, outputs,
     gradients and what the step itself allocates."""
     held = case.table_bytes + case.tables * case.rows * case.slot_bytes
-    ids = pool_size(case.to_dict()) * case.ids * ID
+    ids = 2 * pool_size(case.to_dict()) * case.ids * ID  # as prepared, and as the framework takes them
     outputs = case.tables * case.batch * case.row_bytes
     return _PROCESS + held + ids + 3 * outputs + _work(case, competitor)
 

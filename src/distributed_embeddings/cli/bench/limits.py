@@ -1,6 +1,7 @@
 """The machine's own limits: random rows of a large table in huge pages, gathered, and modified in place.
 
-A process of its own: `python -m distributed_embeddings.cli.bench.limits` answers {"row_bytes": …, "threads": …}.
+A process of its own: `python -m distributed_embeddings.cli.bench.limits` answers
+{"start": {"row_bytes": …, "threads": …}}.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Limits:
             return None
         try:
             with Worker("limits", [sys.executable, "-m", __name__]) as worker:
-                measured = worker.ask({"row_bytes": row_bytes, "threads": threads})
+                measured = worker.ask({"start": {"row_bytes": row_bytes, "threads": threads}})
         except WorkerError as error:
             self.reason = str(error).splitlines()[0]
             return None

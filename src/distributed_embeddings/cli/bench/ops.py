@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import random
 import re
@@ -13,16 +12,18 @@ from typing import Any
 
 from . import machine, markdown
 from .cases import Case, bytes_needed
-from .competitors import COMPETITORS, MAKE_PEERS, find_peers, refusal, start
+from .competitors import COMPETITORS, MAKE_PEERS, find_peers, refusal
+from .crew import Crew
 from .interleave import Run, interleave
 from .limits import Limits
 from .ops_report import report_lines
 from .options import OpsOptions
-from .process import Worker, WorkerError
+from .peers.made_ids import IDS_FOLLOW
+from .process import WorkerError
 from .stats import ratio, summarise
 from .suites import SUITES, Entry
 
-PHASES = ("lookup", "update", "both")
+PHASES = ("lookup", "both")
 _SPARE = 0.85
 """Share of the free memory that competitors may take."""
 
@@ -37,19 +38,18 @@ def run_ops(options: OpsOptions) -> int:
     entries = chosen(options)
     report["results"] = [r for r in report["results"] if not failures(r)]
     done = {result["case_key"] for result in report["results"]}
-    left = [entry for entry in entries if entry.case.key not in done]
-    if options.shuffle:
-        random.Random(0).shuffle(left)
+    left = in_order([entry for entry in entries if entry.case.key not in done], options.shuffle)
     print(f"{len(left)} cases of {len(entries)}; report: {path}", flush=True)
     limits = Limits(report["limits"])
     failed = 0
-    for number, entry in enumerate(left, 1):
-        result = run_case(entry, options, peers, limits)
-        failed += bool(failures(result))
-        report["results"].append(result)
-        report["limits_missing"] = limits.reason
-        save(report, path)
-        print(f"[{number}/{len(left)}] {told(result)}", flush=True)
+    with Crew(peers) as crew:
+        for number, entry in enumerate(left, 1):
+            result = run_case(entry, options, crew, peers is not None, limits)
+            failed += bool(failures(result))
+            report["results"].append(result)
+            report["limits_missing"] = limits.reason
+            save(report, path)
+            print(f"[{number}/{len(left)}] {told(result)}", flush=True)
     save(report, path)
     return 1 if failed else 0
 
@@ -92,30 +92,42 @@ def chosen(options: OpsOptions) -> list[Entry]:
     return [Entry(e.case, tuple(wanted) or e.competitors) for e in entries]
 
 
-def run_case(entry: Entry, options: OpsOptions, peers: Path | None, limits: Limits) -> dict[str, Any]:
+def in_order(entries: Sequence[Entry], shuffle: bool) -> list[Entry]:
+    """Cases of the same ids and threads one after another: ids and processes are kept from case to case. shuffle:
+    these groups in a random order, always the same."""
+
+    def group(entry: Entry) -> tuple[Any, ...]:
+        return (entry.case.threads, *(getattr(entry.case, field) for field in IDS_FOLLOW))
+
+    keys = list(dict.fromkeys(map(group, entries)))
+    if shuffle:
+        random.Random(0).shuffle(keys)
+    place = {key: i for i, key in enumerate(keys)}
+    return sorted(entries, key=lambda entry: place[group(entry)])
+
+
+def run_case(
+    entry: Entry, options: OpsOptions, crew: Crew, have_peers: bool, limits: Limits
+) -> dict[str, Any]:
     """Measure one case with all competitors that fit; a JSON-able result."""
     case, began, others = entry.case, time.monotonic(), machine.OthersClock()
-    names, skipped = fitting(entry, int(machine.meminfo("MemAvailable") * _SPARE), peers is not None)
+    budget = int((crew.free() + machine.meminfo("MemAvailable")) * _SPARE)
+    names, skipped = fitting(entry, budget, have_peers)
     result: dict[str, Any] = {
         "case": case.to_dict(), "case_key": case.key, "date": machine.now(), "commit": machine.commit(),
         "load_before": machine.load(), "skipped": skipped, "competitors": {}, "all_rounds": True,
     }  # fmt: skip
     if not names:
         return result
-    with contextlib.ExitStack() as stack:
-        # Frameworks take seconds to import: all at the same time.
-        started = {name: stack.enter_context(start(name, case, peers)) for name in names}
-        workers: dict[str, Worker] = {}
-        for name, worker in started.items():
-            try:
-                workers[name] = ready(worker, case, result, name)
-            except WorkerError as error:
-                skipped[name] = f"failed: {error}"
-                if name == names[0]:
-                    break
-        if names[0] in workers:  # the others' ratios are against it
-            check_same_ids(result["competitors"])
-            _measure(workers, case, options, result)
+    for name, said in crew.build(names, case, PHASES).items():
+        if isinstance(said, WorkerError):
+            skipped[name] = f"failed: {said}"
+        else:
+            memory = crew[name].ask({"memory": "reset"})
+            result["competitors"][name] = {"info": said, "steps": 0, "memory_before": memory}
+    if names[0] in result["competitors"]:  # the others' ratios are against it
+        check_same_ids(result["competitors"])
+        _measure(crew, case, options, result)
     result["others_share"] = round(others.share(), 4)
     for row_bytes in sorted({case.row_bytes, case.row_bytes + case.slot_bytes}):
         limits.find(row_bytes, case.threads)
@@ -151,18 +163,6 @@ def fitting(entry: Entry, budget: int, have_peers: bool) -> tuple[list[str], dic
     return names, skipped
 
 
-def ready(worker: Worker, case: Case, result: dict[str, Any], name: str) -> Worker:
-    """Build the competitor's tables and let a step run, so that all pages are there; notes its memory."""
-    said = worker.ask(case.to_dict(), timeout=1800)
-    # TensorFlow traces every phase of its own; torch has nothing to trace.
-    for phase in ("both",) if COMPETITORS[name].is_peer else PHASES:
-        worker.ask({"run": phase, "count": 1}, timeout=1800)
-    result["competitors"][name] = {
-        "info": said, "steps": 0, "memory_before": worker.ask({"memory": "reset"})
-    }  # fmt: skip
-    return worker
-
-
 def check_same_ids(competitors: dict[str, Any]) -> None:
     """Raise ValueError when competitors do not look up the same ids."""
     sums = {name: c["info"]["checksum"] for name, c in competitors.items()}
@@ -170,7 +170,7 @@ def check_same_ids(competitors: dict[str, Any]) -> None:
         raise ValueError(f"competitors must be given the same ids. Received: checksums {sums}")
 
 
-def _measure(workers: dict[str, Worker], case: Case, options: OpsOptions, result: dict[str, Any]) -> None:
+def _measure(crew: Crew, case: Case, options: OpsOptions, result: dict[str, Any]) -> None:
     """Take turns; where a competitor fails the case is kept without turns and says why."""
     found = result["competitors"]
 
@@ -178,22 +178,23 @@ def _measure(workers: dict[str, Worker], case: Case, options: OpsOptions, result
         def run(phase: str, count: int) -> list[float]:
             found[name]["steps"] += count * case.steps_per_call
             timeout = max(600.0, 20 * options.max_seconds)
-            answer = workers[name].ask({"run": phase, "count": count}, timeout)
+            answer = crew[name].ask({"run": phase, "count": count}, timeout)
             return [float(s) for s in answer["seconds"]]
 
         return run
 
     try:
         turns, result["all_rounds"] = interleave(
-            {name: run_of(name) for name in workers}, PHASES, options.repeats, options.max_seconds
+            {name: run_of(name) for name in found}, PHASES, options.repeats, options.max_seconds
         )
-        for name, worker in workers.items():
+        for name in found:
             found[name]["turns"] = turns[name]
-            found[name]["memory_after"] = worker.ask({"memory": "now"})
+            found[name]["memory_after"] = crew[name].ask({"memory": "now"})
     except WorkerError as error:
         result["skipped"]["all"] = f"failed: {error}"
         for name in found:
             found[name].pop("turns", None)
+            crew.drop(name)
 
 
 def save(report: dict[str, Any], path: Path) -> None:

@@ -33,7 +33,8 @@ class OpsOptions:
     resume: bool = False
     """Go on with the newest report of the suite, or the one named: its cases are not measured again."""
     shuffle: bool = False
-    """Take the cases in a random order, always the same: a run that is stopped holds a fair sample of the suite."""
+    """Take the cases, in groups of the same ids, in a random order, always the same: a run that is stopped holds a
+    fair sample of the suite."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ def answer_steps(
 ) -> tuple[dict[str, Any], Answer]:
     """Answers for a lookup (list of ids to list of outputs) and its optimizer.
 
-    lookup: forward. update: gradient and optimizer, nobody asking for the outputs. both: all of it.
+    lookup: forward. both: forward, gradient and optimizer.
     """
     grads = [tf.constant(g) for g in made_ids.gradients(case)]
 
@@ -39,14 +39,10 @@ def answer_steps(
     def forward_calls(calls: Ids) -> Any:
         return [lookup(tf.unstack(ids)) for ids in calls]
 
-    def update_calls(calls: Ids) -> None:
-        for ids in calls:
-            train(tf.unstack(ids))
-
     def train_calls(calls: Ids) -> Any:
         return [train(tf.unstack(ids)) for ids in calls]
 
-    phases = {"lookup": forward_calls, "update": update_calls, "both": train_calls}
+    phases = {"lookup": forward_calls, "both": train_calls}
     prepared = made_ids.batches(case)
     said = {
         "tensorflow": tf.__version__,

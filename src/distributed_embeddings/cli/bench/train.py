@@ -80,7 +80,7 @@ def run_case(case: TrainCase, options: TrainBenchOptions, peers: Path | None) ->
 
 def _ready(worker: Worker, case: TrainCase, result: dict[str, Any], name: str) -> Worker:
     """Build the model and run some steps: traces and pages are there before the clock runs."""
-    said = worker.ask(case.to_dict(), timeout=3600)
+    said = worker.ask({"start": case.to_dict()}, timeout=3600)
     worker.ask({"run": PHASE, "count": 3}, timeout=_STEP_SECONDS)
     result["competitors"][name] = {"info": said}
     return worker

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import made_ids
@@ -11,7 +10,7 @@ from protocol import Answer, answer_runs, serve
 
 
 def start(case: dict[str, Any]) -> tuple[dict[str, Any], Answer]:
-    """Build tables and prepared batches of a case. update: backward and the optimizer, without the forward's time."""
+    """Build tables and prepared batches of a case."""
     torch.set_num_threads(case["threads"])
     if case["rule"] != "adagrad":
         raise ValueError(f"`rule` must be adagrad: torch.optim has no other. Received: rule={case['rule']!r}")
@@ -40,21 +39,12 @@ def start(case: dict[str, Any]) -> tuple[dict[str, Any], Answer]:
         with torch.no_grad():
             forward(batch)
 
-    def train(outputs: list[torch.Tensor]) -> None:
+    def both(batch: int) -> None:
         optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(outputs, grads)
+        torch.autograd.backward(forward(batch), grads)
         optimizer.step()
 
-    def update(batch: int) -> float:
-        outputs = forward(batch)
-        begin = time.perf_counter()
-        train(outputs)
-        return time.perf_counter() - begin
-
-    def both(batch: int) -> None:
-        train(forward(batch))
-
-    return said, answer_runs({"lookup": lookup, "update": update, "both": both}, len(pool))
+    return said, answer_runs({"lookup": lookup, "both": both}, len(pool))
 
 
 if __name__ == "__main__":

@@ -6,11 +6,14 @@ vocabularies sorted by frequency (the usual way to build one); hashed ids would 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+IDS_FOLLOW = ("tables", "rows", "hotness", "batch", "distribution")
+"""What of a case its ids depend on."""
 SEED = 20261129
 SPREAD_ROWS = 100_000
 """Distinct ids of a table under "spread"."""
@@ -52,18 +55,24 @@ def table_ids(case: Mapping[str, Any], batch: int, table: int) -> np.ndarray:
 
 
 def batches(case: Mapping[str, Any]) -> list[list[np.ndarray]]:
-    """All prepared batches: [batch number][table] of int64 [batch size, hotness]."""
+    """All prepared batches: [batch number][table] of int64 [batch size, hotness]. The last case's are kept: cases
+    that differ in width, rule or threads alone have the same."""
+    return _batches(*(case[field] for field in IDS_FOLLOW))
+
+
+@functools.lru_cache(maxsize=1)
+def _batches(*fields: Any) -> list[list[np.ndarray]]:
+    case = dict(zip(IDS_FOLLOW, fields, strict=True))
     return [[table_ids(case, b, t) for t in range(case["tables"])] for b in range(pool_size(case))]
 
 
 def gradients(case: Mapping[str, Any]) -> list[np.ndarray]:
-    """Gradients of the outputs: [table] of float32 [batch size, dim], normal with deviation 1e-3."""
+    """Gradients of the outputs: [table] of float32 [batch size, dim], normal with deviation 1e-3; table t's are table
+    0's moved by t samples."""
     shape = (int(case["batch"]), int(case["dim"]))
-    return [
-        np.random.default_rng([SEED, _KINDS["gradient"], *shape, t]).standard_normal(shape, np.float32)
-        * np.float32(1e-3)
-        for t in range(case["tables"])
-    ]
+    generator = np.random.default_rng([SEED, _KINDS["gradient"], *shape])
+    first = generator.standard_normal(shape, np.float32) * np.float32(1e-3)
+    return [np.roll(first, t, axis=0) for t in range(case["tables"])]
 
 
 def describe(pool: list[list[np.ndarray]], rows: int) -> dict[str, int]:

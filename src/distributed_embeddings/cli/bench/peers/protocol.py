@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import gc
 import json
 import os
 import sys
@@ -12,11 +14,12 @@ from collections.abc import Callable
 from typing import Any
 
 Answer = Callable[[dict[str, Any]], dict[str, Any]]
-Step = Callable[[int], Any]
+Step = Callable[[int], object]
 
 
 def serve(start: Callable[[dict[str, Any]], tuple[dict[str, Any], Answer]]) -> None:
-    """Answer requests. The first one is given to `start`, which returns its answer and a function for all others.
+    """Answer requests. What is under "start" is given to `start`, which returns its answer and a function for all
+    other requests; null drops what was started before, as another start does first, and is answered by memory.
 
     Whatever else the program prints goes to stderr: stdout carries answers only. An exception is answered by
     {"error": …}, and the process goes on.
@@ -31,8 +34,11 @@ def serve(start: Callable[[dict[str, Any]], tuple[dict[str, Any], Answer]]) -> N
     for line in sys.stdin:
         try:
             request = json.loads(line)
-            if answer is None:
-                said, answer = start(request)
+            if "start" in request:
+                answer = None
+                said, answer = _started(start, request["start"])
+            elif answer is None:
+                raise ValueError(f"`start` must be asked first. Received: {request}")
             else:
                 said = answer(request)
         except Exception as error:
@@ -41,12 +47,18 @@ def serve(start: Callable[[dict[str, Any]], tuple[dict[str, Any], Answer]]) -> N
         print(json.dumps(said), file=answers, flush=True)
 
 
+def _started(start: Any, case: dict[str, Any] | None) -> tuple[dict[str, Any], Answer | None]:
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+    return (memory(), None) if case is None else start(case)
+
+
 def answer_runs(steps: dict[str, Step], pool: int, per_call: int = 1) -> Answer:
     """Answers {"run": phase, "count": n} by {"seconds": [n]} and {"memory": "now" | "reset"} by resident bytes.
 
-    steps[phase](i): per_call whole steps from prepared batch i of `pool` on; it may return the seconds that count, else
-    all of its time counts. Batches take turns over all phases, so that none is fresher in the caches than a new one
-    would be.
+    steps[phase](i): per_call whole steps from prepared batch i of `pool` on. Batches take turns over all phases, so
+    that none is fresher in the caches than a new one would be.
     """
     state = {"next": 0}
 
@@ -54,9 +66,8 @@ def answer_runs(steps: dict[str, Step], pool: int, per_call: int = 1) -> Answer:
         batch = state["next"] % pool
         state["next"] += per_call
         start = time.perf_counter()
-        counted = step(batch)
-        whole = time.perf_counter() - start
-        return (whole if counted is None else counted) / per_call
+        step(batch)
+        return (time.perf_counter() - start) / per_call
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:
         if "memory" in request:
