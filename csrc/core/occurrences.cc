@@ -106,13 +106,14 @@ struct Room {
 
 }  // namespace
 
-bool OccurrenceSorter::sort(const TableGradient* tables, int64_t num_tables, InvalidIds policy,
+bool OccurrenceSorter::supports(const TableGradient& table) {
+  int64_t items = table.num_ids();
+  for (int64_t s = 0; s < table.num_sources; ++s) items = std::max(items, table.sources[s].bags.num_bags);
+  return table.num_rows < kLimit && items < kLimit;
+}
+
+void OccurrenceSorter::sort(const TableGradient* tables, int64_t num_tables, InvalidIds policy,
                             const Executor& executor) {
-  for (int64_t t = 0; t < num_tables; ++t) {
-    int64_t items = tables[t].num_ids();
-    for (int64_t s = 0; s < tables[t].num_sources; ++s) items = std::max(items, tables[t].sources[s].bags.num_bags);
-    if (tables[t].num_rows >= kLimit || items >= kLimit) return false;
-  }
   occurrences_.assign(static_cast<size_t>(num_tables), Occurrences());
   std::vector<SortJob> jobs(static_cast<size_t>(num_tables));
   std::vector<Room> rooms;
@@ -172,7 +173,6 @@ bool OccurrenceSorter::sort(const TableGradient* tables, int64_t num_tables, Inv
       to.num_items_ = tables[t].sources[0].bags.num_bags;
     }
   }
-  return true;
 }
 
 }  // namespace demb

@@ -74,12 +74,13 @@ class Occurrences {
 // Finds and sorts the occurrences of several tables at once; owns what they point to.
 class OccurrenceSorter {
  public:
-  // Tables of 2^32 - 1 rows and more, or as many ids a table and step, are not supported: false, and nothing is done.
-  bool sort(const TableGradient* tables, int64_t num_tables, InvalidIds policy, const Executor& executor);
+  // Tables of 2^32 - 1 rows and more, or as many ids a table and step, are not supported.
+  static bool supports(const TableGradient& table);
+  // All tables must be supported.
+  void sort(const TableGradient* tables, int64_t num_tables, InvalidIds policy, const Executor& executor);
   const Occurrences& of(int64_t table) const { return occurrences_[table]; }
 
  private:
-
   std::vector<Occurrences> occurrences_;
   std::vector<Scratch<Pair>> pairs_;
   std::vector<Scratch<const float*>> rows_;

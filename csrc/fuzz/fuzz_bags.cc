@@ -147,7 +147,7 @@ bool same_number(double a, double b) { return a == b || (std::isnan(a) && std::i
 void check_update(const TableData& data, const GradientData& gradients, const demb::RuleStep& rule, InvalidIds policy,
                   const demb::Executor& executor) {
   demb::OccurrenceSorter sorter;
-  CHECK(sorter.sort(&gradients.gradient, 1, policy, executor));
+  sorter.sort(&gradients.gradient, 1, policy, executor);
   const demb::Occurrences& o = sorter.of(0);
   const int32_t dim = data.table.dim;
   const int64_t num_rows = demb::count_rows(o, executor);

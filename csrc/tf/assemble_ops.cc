@@ -206,10 +206,11 @@ class AssembleGradientOp final : public OpKernel {
       gradients.push_back({rows_of(by_table[t]), static_cast<int32_t>(lanes_.dims[t]), sources[t].data(),
                            static_cast<int64_t>(sources[t].size())});
     }
-    OccurrenceSorter sorter;
-    if (!sorter.sort(gradients.data(), static_cast<int64_t>(tables), InvalidIds::kZero, executor)) {
+    if (!std::all_of(gradients.begin(), gradients.end(), OccurrenceSorter::supports)) {
       return absl::UnimplementedError("a step must have fewer than 2^32 - 1 ids of one table");
     }
+    OccurrenceSorter sorter;
+    sorter.sort(gradients.data(), static_cast<int64_t>(tables), InvalidIds::kZero, executor);
     for (size_t t = 0; t < tables; ++t) {
       const std::vector<Lane>& lanes = by_table[t];
       if (lanes.empty()) continue;

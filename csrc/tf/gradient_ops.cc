@@ -28,7 +28,7 @@ using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using tensorflow::shape_inference::InferenceContext;
 
-// Tables are sorted a few at a time: scratch follows this and not the batch.
+// Tables that are worked on together have about so many ids: scratch follows this and not the batch.
 constexpr int64_t kIdsAtATime = int64_t{1} << 22;
 
 absl::Status too_large() {
@@ -37,22 +37,33 @@ absl::Status too_large() {
       "more workers, or the batch");
 }
 
-// Calls visit(first, last, sorter of tables [first, last)) until all tables were visited.
+absl::Status check_sizes(const std::vector<TableGradient>& tables) {
+  return std::all_of(tables.begin(), tables.end(), OccurrenceSorter::supports) ? absl::OkStatus() : too_large();
+}
+
+// Calls visit(first, last) for groups of tables [first, last) until all were visited.
 template <typename Visit>
-absl::Status for_tables(const std::vector<TableGradient>& tables, InvalidIds policy, const Executor& executor,
-                        Visit visit) {
+void for_groups(const std::vector<TableGradient>& tables, Visit visit) {
   for (size_t first = 0; first < tables.size();) {
     size_t last = first;
     int64_t ids = 0;
     while (last < tables.size() && (last == first || ids + tables[last].num_ids() <= kIdsAtATime)) {
       ids += tables[last++].num_ids();
     }
-    OccurrenceSorter sorter;
-    if (!sorter.sort(tables.data() + first, static_cast<int64_t>(last - first), policy, executor)) return too_large();
-    TF_RETURN_IF_ERROR(visit(first, last, sorter));
+    visit(first, last);
     first = last;
   }
-  return absl::OkStatus();
+}
+
+// Whether each thread may take whole tables: then what it has sorted is still in its cache when it walks along it. One
+// thread always may; several must not end up waiting for the one that has the largest table.
+bool take_whole_tables(const std::vector<TableGradient>& tables, int threads) {
+  int64_t most = 0, all = 0;
+  for (const TableGradient& table : tables) {
+    most = std::max(most, table.num_ids());
+    all += table.num_ids();
+  }
+  return threads == 1 || most * threads * 4 <= all;
 }
 
 // The gradients of a step by table: what the sums and the updates have in common.
@@ -162,14 +173,17 @@ class SumOp final : public OpKernel {
     gradients.init(num_rows_, dims_);
     OP_REQUIRES_OK(ctx, source_.read(ctx, dims_, &gradients));
     gradients.close();
+    OP_REQUIRES_OK(ctx, check_sizes(gradients.tables));
     const TfExecutor executor(ctx);
-    const auto visit = [&](size_t first, size_t last, const OccurrenceSorter& sorter) {
+    absl::Status status;
+    for_groups(gradients.tables, [&](size_t first, size_t last) {
+      OccurrenceSorter sorter;
+      sorter.sort(gradients.tables.data() + first, static_cast<int64_t>(last - first), source_.policy(), executor);
       for (size_t t = first; t < last; ++t) {
-        TF_RETURN_IF_ERROR(write(ctx, static_cast<int>(t), sorter.of(static_cast<int64_t>(t - first)), executor));
+        status.Update(write(ctx, static_cast<int>(t), sorter.of(static_cast<int64_t>(t - first)), executor));
       }
-      return absl::OkStatus();
-    };
-    OP_REQUIRES_OK(ctx, for_tables(gradients.tables, source_.policy(), executor, visit));
+    });
+    OP_REQUIRES_OK(ctx, status);
   }
 
  private:
@@ -205,19 +219,27 @@ class UpdateOp final : public OpKernel {
     gradients.init(num_rows, dims_);
     OP_REQUIRES_OK(ctx, source_.read(ctx, dims_, &gradients));
     gradients.close();
-    const TfExecutor executor(ctx);
-    const auto visit = [&](size_t first, size_t last, const OccurrenceSorter& sorter) {
-      std::vector<UpdateJob> jobs;
-      for (size_t t = first; t < last; ++t) {
-        jobs.push_back({&sorter.of(static_cast<int64_t>(t - first)), targets[t], rule_.step(ctx, static_cast<int>(t))});
-      }
-      update_rows(jobs.data(), static_cast<int64_t>(jobs.size()), executor);
-      return absl::OkStatus();
-    };
-    OP_REQUIRES_OK(ctx, for_tables(gradients.tables, source_.policy(), executor, visit));
+    OP_REQUIRES_OK(ctx, check_sizes(gradients.tables));
+    std::vector<UpdateJob> jobs;
+    for (size_t t = 0; t < targets.size(); ++t) jobs.push_back({nullptr, targets[t], rule_.step(ctx, static_cast<int>(t))});
+    update(gradients.tables, &jobs, TfExecutor(ctx));
   }
 
  private:
+  void update(const std::vector<TableGradient>& tables, std::vector<UpdateJob>* jobs, const Executor& executor) const {
+    const auto sort_and_update = [&](size_t first, size_t last, const Executor& with) {
+      OccurrenceSorter sorter;
+      sorter.sort(tables.data() + first, static_cast<int64_t>(last - first), source_.policy(), with);
+      for (size_t t = first; t < last; ++t) (*jobs)[t].occurrences = &sorter.of(static_cast<int64_t>(t - first));
+      update_rows(jobs->data() + first, static_cast<int64_t>(last - first), with);
+    };
+    if (take_whole_tables(tables, executor.threads())) {
+      executor.run(static_cast<int64_t>(tables.size()), [&](int64_t t) { sort_and_update(t, t + 1, SerialExecutor()); });
+    } else {
+      for_groups(tables, [&](size_t first, size_t last) { sort_and_update(first, last, executor); });
+    }
+  }
+
   std::vector<int64_t> dims_;
   RuleAttrs rule_;
   Source source_;

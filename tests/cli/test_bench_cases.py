@@ -48,7 +48,7 @@ def test_bytes_of_tables_and_slots():
 
 def test_bytes_of_a_batch():
     small, large = Case(1000, 16, 1, 2048), Case(1000, 16, 1, 4096)
-    # 8 prepared batches of int64, held twice, four arrays as long as the ids, three of the outputs' size; all twice as large.
+    # 8 prepared batches of int64, held twice; four arrays as long as the ids; three of the outputs' size.
     added = 26 * 2048 * (2 * 8 * 8 + 4 * 8 + 3 * 64)
     assert bytes_needed(large, "fbgemm") - bytes_needed(small, "fbgemm") == added
     assert bytes_needed(large, "plain_tf") - bytes_needed(large, "ours") == 3 * 26 * 4096 * 64

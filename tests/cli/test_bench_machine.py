@@ -53,3 +53,16 @@ def test_a_report_is_replaced_whole(tmp_path):
     write(path, ["c"])
     assert path.read_text() == "c\n"
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_live_child_counts_and_counts_once():
+    base = machine._own_seconds()
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{SPIN}\nprint('done', flush=True)\ninput()"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as child:  # fmt: skip
+        assert child.stdout.readline() == "done\n"
+        living = machine._own_seconds() - base
+        child.communicate("\n")
+    assert living >= 0.4
+    assert living - 0.1 <= machine._own_seconds() - base <= living + 0.3

@@ -62,7 +62,7 @@ def load() -> dict[str, float]:
 class OthersClock:
     """What other programs take of the machine while we measure: CPU time that is neither ours nor our children's.
 
-    A child counts once it has ended and was waited for: read `share` after that.
+    A grandchild counts once it has ended and was waited for: read `share` after that.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,16 @@ class OthersClock:
 
 def _own_seconds() -> float:
     used = os.times()
-    return used.user + used.system + used.children_user + used.children_system
+    ended = used.children_user + used.children_system
+    return used.user + used.system + ended + sum(map(_live_child_seconds, Path("/proc").glob("[0-9]*/stat")))
+
+
+def _live_child_seconds(stat: Path) -> float:
+    """CPU seconds of a process and of what it waited for, if it is a child of this one; else 0."""
+    fields = _read(stat).rpartition(")")[2].split()  # from the state on: a name may hold spaces
+    if len(fields) < 15 or int(fields[1]) != os.getpid():
+        return 0.0
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def _busy_seconds() -> float:

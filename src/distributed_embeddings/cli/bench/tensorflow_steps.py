@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from .peers import made_ids
@@ -49,7 +50,7 @@ def answer_steps(
         "keras": keras.__version__,
         **made_ids.describe(prepared, case["rows"]),
     }
-    pool = [tf.stack(batch) for batch in prepared]
+    pool = [tf.constant(np.stack(batch)) for batch in prepared]
     per_call = case["steps_per_call"]
     # Plain lists of steps, unrolled: AutoGraph has nothing to convert.
     functions = {name: tf.function(call, autograph=False) for name, call in phases.items()}
