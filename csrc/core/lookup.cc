@@ -9,7 +9,7 @@ namespace demb {
 namespace {
 
 constexpr int64_t kBytesPerTask = int64_t{1} << 19;  // of rows read: waking a thread costs as much as some 50 KiB
-constexpr int64_t kBytesAhead = 2048;                // of rows asked for before they are read
+constexpr int64_t kBytesAhead = 6144;                // of rows asked for before they are read
 // Outputs of a call from which on none is still in the caches when somebody reads it: they are written past them, which
 // spares reading their lines first.
 constexpr int64_t kStreamedBytes = int64_t{32} << 20;
@@ -34,11 +34,11 @@ struct Sum {
   DEMB_INLINE_METHOD Sum(float*, int) {
     for (int k = 0; k < DIM / 8; ++k) lanes[k] = splat(0.0f);
   }
-  template <typename T>
-  DEMB_INLINE_METHOD void add(const T* row, float w, bool weighted) {
+  template <bool WEIGHTED, typename T>
+  DEMB_INLINE_METHOD void add(const T* row, float w) {
     for (int k = 0; k < DIM / 8; ++k) {
       const V8 v = load8(row + 8 * k);
-      lanes[k] += weighted ? v * w : v;
+      lanes[k] += WEIGHTED ? v * w : v;
     }
   }
   DEMB_INLINE_METHOD void finish(float* out, float scale, bool scaled, bool streamed) {
@@ -57,16 +57,16 @@ struct Sum<0> {
   DEMB_INLINE_METHOD Sum(float* out, int dim) : out(out), dim(dim) {
     for (int d = 0; d < dim; ++d) out[d] = 0.0f;
   }
-  template <typename T>
-  DEMB_INLINE_METHOD void add(const T* row, float w, bool weighted) {
+  template <bool WEIGHTED, typename T>
+  DEMB_INLINE_METHOD void add(const T* row, float w) {
     const int whole = dim / 8 * 8;
     for (int d = 0; d < whole; d += 8) {
       const V8 v = load8(row + d);
-      store8(out + d, load8(out + d) + (weighted ? v * w : v));
+      store8(out + d, load8(out + d) + (WEIGHTED ? v * w : v));
     }
     if (whole < dim) {
       const V8 v = load_tail(row + whole, dim - whole);
-      store_tail(out + whole, load_tail(out + whole, dim - whole) + (weighted ? v * w : v), dim - whole);
+      store_tail(out + whole, load_tail(out + whole, dim - whole) + (WEIGHTED ? v * w : v), dim - whole);
     }
   }
   DEMB_INLINE_METHOD void finish(float* to, float scale, bool scaled, bool) {
@@ -75,46 +75,79 @@ struct Sum<0> {
   }
 };
 
-template <typename T, int DIM, typename Id>
-DEMB_INLINE void look_up_bags(const LookupJob& job, InvalidIds policy, bool streamed, int64_t first, int64_t last) {
+template <typename T, int DIM>
+DEMB_INLINE void prefetch(const Table& table, int64_t row) {
+  if (DIM > 0) return prefetch_floats<DIM, false>(table.data + row * table.stride);
+  prefetch_row<false>(table.data, row, table.stride, table.dim * static_cast<int64_t>(sizeof(T)));
+}
+
+// ASK: the ids so far ahead are there, and their rows are asked for.
+template <typename T, int DIM, typename Id, bool WEIGHTED, bool ASK>
+DEMB_INLINE void look_up_bag(const LookupJob& job, InvalidIds policy, bool streamed, int64_t ahead, int64_t b) {
   const Table& table = job.table;
   const Bags& bags = job.bags;
   const Id* ids = static_cast<const Id*>(bags.ids);
-  const int64_t row_bytes = table.dim * static_cast<int64_t>(sizeof(T));
-  const int64_t ahead = std::max<int64_t>(2, std::min<int64_t>(32, kBytesAhead / row_bytes));
-  const int64_t end_of_ids = bags.begin(last);
-  const bool weighted = bags.weights != nullptr;
-  const bool scaled = bags.combiner != Combiner::kSum;
-  for (int64_t i = bags.begin(first); i < std::min(bags.begin(first) + ahead, end_of_ids); ++i) {
-    prefetch_row<false>(table.data, ids[i], table.stride, row_bytes);
-  }
-  for (int64_t b = first; b < last; ++b) {
-    float* out = job.out + b * job.out_stride;
-    Sum<DIM> sum(out, table.dim);
-    float total = 0.0f, squares = 0.0f;
-    for (int64_t i = bags.begin(b); i < bags.begin(b + 1); ++i) {
-      if (i + ahead < end_of_ids) prefetch_row<false>(table.data, ids[i + ahead], table.stride, row_bytes);
-      const int64_t row = row_of(ids[i], table.num_rows, policy);
-      if (static_cast<uint64_t>(static_cast<int64_t>(ids[i])) >= static_cast<uint64_t>(table.num_rows)) {
-        if (job.invalid != nullptr) job.invalid->add(i);
-        if (row < 0) continue;
+  const int64_t begin = bags.begin(b), end = bags.begin(b + 1);
+  float* out = job.out + b * job.out_stride;
+  Sum<DIM> sum(out, table.dim);
+  float total = 0.0f, squares = 0.0f;
+  int64_t left_out = 0;
+  for (int64_t i = begin; i < end; ++i) {
+    if (ASK) prefetch<T, DIM>(table, ids[i + ahead]);
+    int64_t row = ids[i];
+    if (__builtin_expect(static_cast<uint64_t>(row) >= static_cast<uint64_t>(table.num_rows), 0)) {
+      if (job.invalid != nullptr) job.invalid->add(i);
+      row = row_of(row, table.num_rows, policy);
+      if (row < 0) {
+        ++left_out;
+        continue;
       }
-      const float w = weighted ? bags.weights[i] : 1.0f;
-      sum.add(reinterpret_cast<const T*>(table.data + row * table.stride), w, weighted);
+    }
+    const float w = WEIGHTED ? bags.weights[i] : 1.0f;
+    sum.template add<WEIGHTED>(reinterpret_cast<const T*>(table.data + row * table.stride), w);
+    if (WEIGHTED) {
       total += w;
       squares += w * w;
     }
-    sum.finish(out, scaled ? scale_of(bags.combiner, total, squares) : 1.0f, scaled, streamed);
   }
+  if (!WEIGHTED) total = squares = static_cast<float>(end - begin - left_out);
+  const bool scaled = bags.combiner != Combiner::kSum;
+  sum.finish(out, scaled ? scale_of(bags.combiner, total, squares) : 1.0f, scaled, streamed);
+}
+
+template <typename T, int DIM, typename Id, bool WEIGHTED>
+DEMB_INLINE void look_up_bags(const LookupJob& job, InvalidIds policy, bool streamed, int64_t first, int64_t last) {
+  const Bags& bags = job.bags;
+  const Id* ids = static_cast<const Id*>(bags.ids);
+  const int64_t row_bytes = job.table.dim * static_cast<int64_t>(sizeof(T));
+  const int64_t ahead = std::max<int64_t>(2, std::min<int64_t>(32, kBytesAhead / row_bytes));
+  const int64_t end_of_ids = bags.begin(last);
+  for (int64_t i = bags.begin(first); i < std::min(bags.begin(first) + ahead, end_of_ids); ++i) {
+    prefetch<T, DIM>(job.table, ids[i]);
+  }
+  int64_t b = first;
+  for (; b < last && bags.begin(b + 1) + ahead <= end_of_ids; ++b) {
+    look_up_bag<T, DIM, Id, WEIGHTED, true>(job, policy, streamed, ahead, b);
+  }
+  for (; b < last; ++b) look_up_bag<T, DIM, Id, WEIGHTED, false>(job, policy, streamed, ahead, b);
   if (streamed) end_stream();
+}
+
+template <typename T, int DIM, typename Id>
+DEMB_INLINE void look_up_weights(const LookupJob& job, InvalidIds policy, bool streamed, int64_t first, int64_t last) {
+  if (job.bags.weights != nullptr) {
+    look_up_bags<T, DIM, Id, true>(job, policy, streamed, first, last);
+  } else {
+    look_up_bags<T, DIM, Id, false>(job, policy, streamed, first, last);
+  }
 }
 
 template <typename T, int DIM>
 DEMB_INLINE void look_up_ids(const LookupJob& job, InvalidIds policy, bool streamed, int64_t first, int64_t last) {
   if (job.bags.ids_are_64) {
-    look_up_bags<T, DIM, int64_t>(job, policy, streamed, first, last);
+    look_up_weights<T, DIM, int64_t>(job, policy, streamed, first, last);
   } else {
-    look_up_bags<T, DIM, int32_t>(job, policy, streamed, first, last);
+    look_up_weights<T, DIM, int32_t>(job, policy, streamed, first, last);
   }
 }
 

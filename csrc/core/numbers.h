@@ -159,6 +159,14 @@ DEMB_INLINE void store_tail(T* p, V8 v, int n) {
   std::memcpy(p, padded, sizeof(T) * static_cast<size_t>(n));
 }
 
+// Brings the lines of DIM floats that begin at a line into the cache; of others all but perhaps the last.
+template <int DIM, bool WRITE>
+DEMB_INLINE void prefetch_floats(const void* begin) {
+  const char* at = static_cast<const char*>(begin);
+  for (int line = 0; line < DIM * 4; line += 64) __builtin_prefetch(at + line, WRITE, 3);
+  if (DIM * 4 % 64 != 0) __builtin_prefetch(at + DIM * 4 - 1, WRITE, 3);
+}
+
 // Brings the lines of a row into the cache. Any address will do: a prefetch never faults.
 template <bool WRITE>
 DEMB_INLINE void prefetch_row(const char* base, int64_t row, int64_t stride, int64_t bytes) {

@@ -5,14 +5,6 @@
 namespace demb {
 namespace {
 
-template <int DIM, bool WRITE>
-DEMB_INLINE void prefetch_floats(const void* begin) {
-  // A row that does not begin at a line touches one more.
-  const char* at = static_cast<const char*>(begin);
-  for (int line = 0; line < DIM * 4; line += 64) __builtin_prefetch(at + line, WRITE, 3);
-  if (DIM * 4 % 64 != 0) __builtin_prefetch(at + DIM * 4 - 1, WRITE, 3);
-}
-
 template <typename Rule, bool ROWWISE, int DIM>
 DEMB_INLINE void prefetch_target(const UpdateTarget& to, int64_t row) {
   prefetch_floats<DIM, true>(to.table.data + row * to.table.stride);
@@ -46,7 +38,7 @@ DEMB_INLINE void update_row(const UpdateTarget& to, const Rule& rule, int64_t ro
 template <typename Rule, bool ROWWISE, int DIM>
 DEMB_INLINE void walk(const Occurrences& o, int64_t first, int64_t last, const UpdateTarget& to, const RuleStep& r) {
   constexpr int kChunks = DIM / 8;
-  constexpr int64_t kAhead = DIM == 16 ? 24 : DIM == 32 ? 16 : DIM == 64 ? 8 : 4;
+  constexpr int64_t kAhead = DIM == 16 ? 24 : DIM == 32 ? 16 : DIM == 64 ? 12 : 4;
   const Rule rule(r);
   const Pair* pairs = o.begin();
   const int64_t count = o.count();
@@ -61,7 +53,10 @@ DEMB_INLINE void walk(const Occurrences& o, int64_t first, int64_t last, const U
       const int64_t next = at + kAhead;
       if (next < count) {
         prefetch_floats<DIM, false>(o.gradient(pairs[next].item));
-        if (pairs[next].key != pairs[next - 1].key) prefetch_target<Rule, ROWWISE, DIM>(to, pairs[next].key);
+        // Asking for a narrow row again costs less than guessing wrongly whether it is another one.
+        if (DIM <= 32 || pairs[next].key != pairs[next - 1].key) {
+          prefetch_target<Rule, ROWWISE, DIM>(to, pairs[next].key);
+        }
       }
       ++at;
       more = at < count && pairs[at].key == row;

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 import distributed_embeddings.dist_model_parallel as dmp
+from distributed_embeddings.layers import slots
 from distributed_embeddings.layers.slots import SlotView
 from distributed_embeddings.ops.table_resource import TableResource
 from twins import needs_kernels
@@ -44,6 +45,11 @@ def _step(layer, optimizer, ids=IDS):
 
 def _slots(optimizer):
     return [v for v in optimizer.inner_optimizer.variables if "embeddings" in v.name]
+
+
+@pytest.fixture(autouse=True)
+def small_tables_too(monkeypatch):
+    monkeypatch.setattr(slots, "LEAST_BYTES", 0)
 
 
 @pytest.fixture(params=["narrow", "wide"])

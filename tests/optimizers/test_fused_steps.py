@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import fused_steps
 import numpy as np
@@ -12,8 +13,8 @@ from fused_steps import OPTIMIZERS, Steps
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from distributed_embeddings.layers import slots
 from distributed_embeddings.layers.slots import SlotView
-from distributed_embeddings.layers.table_variable import TableVariable
 from twins import DIMS, needs_kernels, without_kernels
 
 pytestmark = needs_kernels
@@ -56,11 +57,16 @@ def _run(case, optimizer, dtype, traced):
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @settings(max_examples=1, deadline=None)
-@given(seed=st.integers(0, 2**31), dtype=st.sampled_from(("float32", "bfloat16", "float16")))
-def test_the_fused_update_has_the_bits_of_the_one_in_two_steps(name, seed, dtype):
+@given(
+    seed=st.integers(0, 2**31),
+    dtype=st.sampled_from(("float32", "bfloat16", "float16")),
+    least_bytes=st.sampled_from((0, slots.LEAST_BYTES)),
+)
+def test_the_fused_update_has_the_bits_of_the_one_in_two_steps(name, seed, dtype, least_bytes):
     case = _case(seed)
-    fused = _run(case, OPTIMIZERS[name](), dtype, traced=True)
-    plain = _run(case, OPTIMIZERS[name](), dtype, traced=False)
+    with mock.patch.object(slots, "LEAST_BYTES", least_bytes):
+        fused = _run(case, OPTIMIZERS[name](), dtype, traced=True)
+        plain = _run(case, OPTIMIZERS[name](), dtype, traced=False)
     for a, b in zip(fused.state(), plain.state(), strict=True):
         assert (a == b).all()
 
@@ -91,10 +97,11 @@ def test_whole_steps_equal_those_of_the_twins(name, seed):
 @pytest.mark.parametrize(("name", "dtype"), [*((n, "float32") for n in OPTIMIZERS), ("adagrad", "bfloat16")])
 def test_slots_beside_the_rows_or_apart_make_no_difference(name, dtype, monkeypatch):
     case = _case(len(name))
-    beside = _run(case, OPTIMIZERS[name](), dtype, traced=True)
-    monkeypatch.setattr(TableVariable, "lay_slots", lambda *_: None)
     apart = _run(case, OPTIMIZERS[name](), dtype, traced=True)
-    assert not any(isinstance(v, SlotView) for v in apart.optimizer.inner_optimizer.variables)
+    monkeypatch.setattr(slots, "LEAST_BYTES", 0)
+    beside = _run(case, OPTIMIZERS[name](), dtype, traced=True)
+    for steps, some in ((apart, False), (beside, name != "sgd")):
+        assert any(isinstance(v, SlotView) for v in steps.optimizer.inner_optimizer.variables) is some
     for a, b in zip(beside.state(), apart.state(), strict=True):
         assert (a == b).all()
 

@@ -61,14 +61,20 @@ class SlotView(tf.__internal__.tracking.Trackable):
 
 
 CACHE_LINE = 64
+LEAST_BYTES = 64 * 2**20
+"""A smaller table may stay in the outer caches from one lookup of a row to the next, slots beside its rows would take
+that room. Measured with Adagrad, uniform ids, 50 a bag, one thread: a step takes 1.27 times as long with slots beside
+the rows of a table of 24 MiB, 0.97 to 1.02 times at 73 to 256 MiB with 1 or 10 a bag."""
 
 
 def pays(table: Block, slots: Sequence[SlotSpec]) -> bool:
-    """Whether an update gains by having the slots beside the rows.
+    """Whether a step gains by having the slots beside the rows: of tables beyond the caches.
 
     Not for one number a row beside rows that fill whole cache lines: then every row straddles one line more, in every
     lookup. Measured, 64-byte rows with row-wise Adagrad: lookup 10 → 13 ns an id, update 20 → 23.
     """
+    if table.num_rows * table.width * table.dtype.size < LEAST_BYTES:
+        return False
     row_wide = any(slot.width == "row" for slot in slots)
     return row_wide or table.width * table.dtype.size % CACHE_LINE != 0
 
