@@ -75,9 +75,10 @@ struct Sum<0> {
   }
 };
 
+// Of any id: an address outside of the table does no harm, a signed product out of range would.
 template <typename T, int DIM>
 DEMB_INLINE void prefetch(const Table& table, int64_t row) {
-  if (DIM > 0) return prefetch_floats<DIM, false>(table.data + row * table.stride);
+  if (DIM > 0) return prefetch_floats<DIM, false>(row_address(table.data, row, table.stride));
   prefetch_row<false>(table.data, row, table.stride, table.dim * static_cast<int64_t>(sizeof(T)));
 }
 

@@ -159,18 +159,24 @@ DEMB_INLINE void store_tail(T* p, V8 v, int n) {
   std::memcpy(p, padded, sizeof(T) * static_cast<size_t>(n));
 }
 
+// Where a row begins, or would if there were one.
+DEMB_INLINE uintptr_t row_address(const char* base, int64_t row, int64_t stride) {
+  return reinterpret_cast<uintptr_t>(base) + static_cast<uintptr_t>(row) * static_cast<uintptr_t>(stride);
+}
+
 // Brings the lines of DIM floats that begin at a line into the cache; of others all but perhaps the last.
 template <int DIM, bool WRITE>
-DEMB_INLINE void prefetch_floats(const void* begin) {
-  const char* at = static_cast<const char*>(begin);
-  for (int line = 0; line < DIM * 4; line += 64) __builtin_prefetch(at + line, WRITE, 3);
-  if (DIM * 4 % 64 != 0) __builtin_prefetch(at + DIM * 4 - 1, WRITE, 3);
+DEMB_INLINE void prefetch_floats(uintptr_t begin) {
+  for (int line = 0; line < DIM * 4; line += 64) {
+    __builtin_prefetch(reinterpret_cast<const void*>(begin + static_cast<uintptr_t>(line)), WRITE, 3);
+  }
+  if (DIM * 4 % 64 != 0) __builtin_prefetch(reinterpret_cast<const void*>(begin + DIM * 4 - 1), WRITE, 3);
 }
 
 // Brings the lines of a row into the cache. Any address will do: a prefetch never faults.
 template <bool WRITE>
 DEMB_INLINE void prefetch_row(const char* base, int64_t row, int64_t stride, int64_t bytes) {
-  const uintptr_t start = reinterpret_cast<uintptr_t>(base) + static_cast<uintptr_t>(row) * static_cast<uintptr_t>(stride);
+  const uintptr_t start = row_address(base, row, stride);
   const uintptr_t line = start & ~uintptr_t{63};
   // By lines that are counted: an invalid id may lead to the end of the address space, where `at < end` never ends.
   const int64_t lines = (static_cast<int64_t>(start - line) + bytes + 63) / 64;

@@ -7,9 +7,11 @@ namespace {
 
 template <typename Rule, bool ROWWISE, int DIM>
 DEMB_INLINE void prefetch_target(const UpdateTarget& to, int64_t row) {
-  prefetch_floats<DIM, true>(to.table.data + row * to.table.stride);
+  prefetch_floats<DIM, true>(row_address(to.table.data, row, to.table.stride));
   if (ROWWISE) __builtin_prefetch(to.slots[0].data + row * to.slots[0].stride, 1, 3);
-  for (int s = 0; s < Rule::SLOTS; ++s) prefetch_floats<DIM, true>(to.slots[s].data + row * to.slots[s].stride);
+  for (int s = 0; s < Rule::SLOTS; ++s) {
+    prefetch_floats<DIM, true>(row_address(to.slots[s].data, row, to.slots[s].stride));
+  }
 }
 
 template <typename Rule, bool ROWWISE, int DIM>
@@ -52,7 +54,7 @@ DEMB_INLINE void walk(const Occurrences& o, int64_t first, int64_t last, const U
     for (bool more = true; more;) {
       const int64_t next = at + kAhead;
       if (next < count) {
-        prefetch_floats<DIM, false>(o.gradient(pairs[next].item));
+        prefetch_floats<DIM, false>(reinterpret_cast<uintptr_t>(o.gradient(pairs[next].item)));
         // Asking for a narrow row again costs less than guessing wrongly whether it is another one.
         if (DIM <= 32 || pairs[next].key != pairs[next - 1].key) {
           prefetch_target<Rule, ROWWISE, DIM>(to, pairs[next].key);
