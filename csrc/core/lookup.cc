@@ -82,9 +82,10 @@ DEMB_INLINE void prefetch(const Table& table, int64_t row) {
   prefetch_row<false>(table.data, row, table.stride, table.dim * static_cast<int64_t>(sizeof(T)));
 }
 
-// ASK: the ids so far ahead are there, and their rows are asked for.
-template <typename T, int DIM, typename Id, bool WEIGHTED, bool ASK>
-DEMB_INLINE void look_up_bag(const LookupJob& job, InvalidIds policy, bool streamed, int64_t ahead, int64_t b) {
+// LAST: ids may end within `ahead` of the bag's.
+template <typename T, int DIM, typename Id, bool WEIGHTED, bool LAST>
+DEMB_INLINE void look_up_bag(const LookupJob& job, InvalidIds policy, bool streamed, int64_t ahead, int64_t end_of_ids,
+                             int64_t b) {
   const Table& table = job.table;
   const Bags& bags = job.bags;
   const Id* ids = static_cast<const Id*>(bags.ids);
@@ -94,7 +95,7 @@ DEMB_INLINE void look_up_bag(const LookupJob& job, InvalidIds policy, bool strea
   float total = 0.0f, squares = 0.0f;
   int64_t left_out = 0;
   for (int64_t i = begin; i < end; ++i) {
-    if (ASK) prefetch<T, DIM>(table, ids[i + ahead]);
+    if (!LAST || i + ahead < end_of_ids) prefetch<T, DIM>(table, ids[i + ahead]);
     int64_t row = ids[i];
     if (__builtin_expect(static_cast<uint64_t>(row) >= static_cast<uint64_t>(table.num_rows), 0)) {
       if (job.invalid != nullptr) job.invalid->add(i);
@@ -128,9 +129,9 @@ DEMB_INLINE void look_up_bags(const LookupJob& job, InvalidIds policy, bool stre
   }
   int64_t b = first;
   for (; b < last && bags.begin(b + 1) + ahead <= end_of_ids; ++b) {
-    look_up_bag<T, DIM, Id, WEIGHTED, true>(job, policy, streamed, ahead, b);
+    look_up_bag<T, DIM, Id, WEIGHTED, false>(job, policy, streamed, ahead, end_of_ids, b);
   }
-  for (; b < last; ++b) look_up_bag<T, DIM, Id, WEIGHTED, false>(job, policy, streamed, ahead, b);
+  for (; b < last; ++b) look_up_bag<T, DIM, Id, WEIGHTED, true>(job, policy, streamed, ahead, end_of_ids, b);
   if (streamed) end_stream();
 }
 
