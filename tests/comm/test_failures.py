@@ -98,8 +98,10 @@ def test_late_beyond_the_deadline(backend: str) -> None:
 @pytest.fixture
 def launcher() -> Iterator[subprocess.Popen[str]]:
     """`launch` of two late workers, in a process of its own."""
+    # A shell starts what it puts in the background with SIGINT ignored, and children inherit that.
     program = (
-        "import sys; from distributed_embeddings.comm import launch; "
+        "import signal, sys; from distributed_embeddings.comm import launch; "
+        "signal.signal(signal.SIGINT, signal.default_int_handler); "
         "launch(sys.argv[2:], 2, backend=sys.argv[1])"
     )
     processes: list[subprocess.Popen[str]] = []
