@@ -54,6 +54,20 @@ def test_resume_measures_nothing_twice(run):
     assert again.returncode == 0, again.stderr
 
 
+@pytest.mark.parametrize("resume", [(), ("--resume",)], ids=["anew", "resume"])
+def test_a_report_of_another_machine_is_left_alone(run, tmp_path, resume):
+    directory, _ = run
+    report = json.loads((directory / "reports/tiny.json").read_text())
+    report["machine"]["cpu"] = "Another CPU"
+    (tmp_path / "reports").mkdir()
+    other = tmp_path / "reports/tiny.json"
+    other.write_text(json.dumps(report))
+    done = demb(tmp_path, *ARGUMENTS, *resume)
+    assert done.returncode == 1
+    assert "measured on cpu Another CPU; here it is cpu " in done.stderr
+    assert json.loads(other.read_text()) == report
+
+
 def test_a_named_python_that_is_not_there_is_an_error(tmp_path):
     done = demb(tmp_path, *ARGUMENTS, "--peers", "nowhere/python")
     assert done.returncode == 1

@@ -34,7 +34,8 @@ def run_ops(options: OpsOptions) -> int:
     if peers is None:
         print(f"no environment of the peers: they are left out. To have them, {MAKE_PEERS}", flush=True)
     path = report_path(options)
-    report = json.loads(path.read_text()) if options.resume and path.exists() else new_report(options)
+    old = of_this_machine(path) if path.exists() else None
+    report = old if options.resume and old is not None else new_report(options)
     entries = chosen(options)
     report["results"] = [r for r in report["results"] if not failures(r)]
     done = {result["case_key"] for result in report["results"]}
@@ -62,6 +63,20 @@ def failures(result: dict[str, Any]) -> list[str]:
 def new_report(options: OpsOptions) -> dict[str, Any]:
     settings = {"suite": options.suite, "repeats": options.repeats, "max_seconds": options.max_seconds}
     return {"kind": "ops", **machine.environment(), "settings": settings, "limits": [], "results": []}
+
+
+def of_this_machine(path: Path) -> dict[str, Any]:
+    """An earlier report. Raises ValueError when it is of another machine: it is not mixed with this one's, nor lost."""
+    report: dict[str, Any] = json.loads(path.read_text())
+    here, there = machine.machine(), report["machine"]
+    other = [key for key in ("cpu", "cores", "caches") if here[key] != there[key]]
+    if other:
+        raise ValueError(
+            f"`--name` must not name a report of another machine. Received: {path}, measured on"
+            f" {', '.join(f'{key} {there[key]}' for key in other)}; here it is"
+            f" {', '.join(f'{key} {here[key]}' for key in other)}. Give a --name of its own to this machine's."
+        )
+    return report
 
 
 def report_path(options: OpsOptions) -> Path:
