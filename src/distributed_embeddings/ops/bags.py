@@ -51,17 +51,26 @@ class Bags:
     def keep(self, mask: tf.Tensor) -> Bags:
         """Drop the ids where `mask` is False: they contribute nothing and are not counted in a mean."""
         segments = tf.boolean_mask(self.segment_ids(), mask)
+        first = self.present is None
         return replace(
             self,
             ids=tf.boolean_mask(self.ids, mask),
             hotness=None,
             lengths=tf.math.unsorted_segment_sum(tf.ones_like(segments), segments, self.batch_size),
             weights=None if self.weights is None else tf.boolean_mask(self.weights, mask),
-            present=tf.where(mask)[:, 0],
+            present=tf.where(mask)[:, 0] if first else tf.boolean_mask(self.present, mask),
             given=None,
             splits=None,
-            original_count=tf.size(self.ids, tf.int64),
+            original_count=tf.size(self.ids, tf.int64) if first else self.original_count,
         )
+
+    def regiven(self) -> Bags:
+        """These bags, with their ids as the kernels take them."""
+        if self.hotness is not None:
+            shape = tf.stack([self.batch_size, tf.constant(self.hotness, tf.int64)])
+            return replace(self, given=tf.reshape(self.ids, shape), splits=None)
+        splits = tf.concat([tf.zeros([1], tf.int64), tf.cumsum(self.lengths)], 0)
+        return replace(self, given=self.ids, splits=splits)
 
 
 def make_bags(ids: Any, weights: Any = None, *, feature: str, pooled: bool = False) -> Bags:

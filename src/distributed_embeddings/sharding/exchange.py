@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from distributed_embeddings.comm import Communicator
+from distributed_embeddings.ops.bags import Bags
 from distributed_embeddings.planner import Lane, Layout
 from distributed_embeddings.sharding.agreement import require_equal_kinds, signature
 
@@ -46,6 +47,12 @@ class Received:
     hotness: int | None
     lengths: tf.Tensor | None
     weights: tf.Tensor | None
+
+    def bags(self) -> Bags:
+        """The sources' bags as one batch; single rows where the owner does not pool."""
+        return Bags(
+            self.rows, tf.reduce_sum(self.num_replies), self.hotness, self.lengths, self.weights, tf.identity
+        )
 
 
 @dataclass(frozen=True)

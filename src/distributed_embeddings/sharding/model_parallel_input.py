@@ -14,9 +14,8 @@ from typing import Any
 import tensorflow as tf
 
 from distributed_embeddings.comm import Communicator
-from distributed_embeddings.ops.bags import Bags, combiner_scale, pool, sum_bags, unpooled
+from distributed_embeddings.ops.bags import Bags, combiner_scale, unpooled
 from distributed_embeddings.ops.ids import describe
-from distributed_embeddings.ops.rows import gather_rows
 from distributed_embeddings.planner import (
     Lane,
     Layout,
@@ -30,10 +29,12 @@ from distributed_embeddings.planner import (
 from distributed_embeddings.sharding import batch_weight
 from distributed_embeddings.sharding.agreement import raise_together
 from distributed_embeddings.sharding.exchange import exchange_vectors
+from distributed_embeddings.sharding.lookup import answer
 from distributed_embeddings.sharding.row_wise import local_rows
 from distributed_embeddings.sharding.sharded_lookup import (
     LookupSettings,
     Tables,
+    add_replicated,
     checked_features,
     valid_bags,
 )
@@ -80,7 +81,7 @@ def model_parallel_lookup(
             count_invalid(tf.scatter_nd(tf.constant(order)[:, None], counts, [len(all_features)]))
 
     features = [all_features[i] for i in order]
-    given = [bags[i] for i in order]
+    given = [_without_weights_gradients(bags[i]) for i in order]
     bad, valid = tf.constant(False), []
     if given:
         bad, valid = valid_bags(given, features, settings.invalid_ids, counter)
@@ -93,13 +94,14 @@ def model_parallel_lookup(
     )
     with tf.control_dependencies([checked]):
         parts = part_of_batch(tf.identity(batch_size), comm.size)
-        own = dict(zip(order, valid, strict=True))
-        # A weight's gradient would be one rank's whole global batch, another rank's nothing: none is better than half.
-        own = {
-            i: replace(b, weights=None if b.weights is None else tf.stop_gradient(b.weights))
-            for i, b in own.items()
-        }
-        return _Answer(comm, layout, tables, own, inner_shapes, parts).run(settings)
+        by_feature = dict(zip(order, valid, strict=True))
+        call = _Answer(comm, layout, tables, by_feature, dict(zip(order, given, strict=True)), parts)
+        return call.run(inner_shapes, settings)
+
+
+def _without_weights_gradients(bags: Bags) -> Bags:
+    """A weight's gradient would be one rank's whole global batch, another rank's nothing: none is better than half."""
+    return replace(bags, weights=None if bags.weights is None else tf.stop_gradient(bags.weights))
 
 
 def _announce(comm: Communicator, bad: tf.Tensor, batch: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -116,82 +118,74 @@ def _announce(comm: Communicator, bad: tf.Tensor, batch: tf.Tensor) -> tuple[tf.
 
 @dataclass(frozen=True)
 class _Answer:
-    """One call after its inputs were found valid. parts: int64 [N], samples a rank."""
+    """One call after its inputs were checked. bags: with valid ids alone; given: as they came; both by feature index.
+    parts: int64 [N], samples a rank."""
 
     comm: Communicator
     layout: Layout
     tables: Tables
     bags: Mapping[int, Bags]
-    inner_shapes: Sequence[tuple[int, ...]]
+    given: Mapping[int, Bags]
     parts: tf.Tensor
 
-    def run(self, settings: LookupSettings) -> list[Any]:
-        weight = batch_weight.record(self.parts, self.comm.rank)
-        replies = {
-            lane: (self._look_up(lane), self.parts * self._per_sample(lane))
-            for lane in self.layout.lanes_of(self.comm.rank)
+    def run(self, inner_shapes: Sequence[tuple[int, ...]], settings: LookupSettings) -> list[Any]:
+        plan, rank = self.layout.plan, self.comm.rank
+        weight = batch_weight.record(self.parts, rank)
+        per_sample = {
+            lane: 1 if lane.pooled else prod(inner_shapes[lane.features[0]]) for lane in self.layout.lanes
         }
-        mine = self.parts[self.comm.rank]
+        answers = self._answers(self.layout.lanes_of(rank))
         vectors = exchange_vectors(
             self.comm,
             self.layout,
-            replies,
-            {lane: mine * self._per_sample(lane) for lane in self.layout.lanes},
+            {lane: (v, self.parts * per_sample[lane]) for lane, v in answers.items()},
+            {lane: self.parts[rank] * count for lane, count in per_sample.items()},
             self.tables.anchor,
             wire_dtype=settings.wire_dtype,
             gradient_scale=weight / self.comm.size,
         )
-        by_feature: dict[int, list[Lane]] = {}
-        for lane in self.layout.lanes:
-            by_feature.setdefault(lane.features[0], []).append(lane)
-        return [
-            self._assemble(i, by_feature[i], vectors) if i in by_feature else self._replicated(i)
-            for i in range(len(self.layout.plan.features))
-        ]
+        outputs: dict[int, Any] = {}
+        for i in range(len(plan.features)):
+            if lanes := self.layout.sources(i):
+                outputs[i] = self._joined(lanes, vectors, inner_shapes[i])
+        exchanged = set(outputs)
+        add_replicated(plan, self.tables, self.given, settings.invalid_ids, outputs)
+        start = tf.reduce_sum(self.parts[:rank])
+        mine = slice(start, start + self.parts[rank])
+        return [v if i in exchanged else v[mine] for i, v in sorted(outputs.items())]
 
-    def _table(self, feature: int) -> TableSpec:
-        name = self.layout.plan.features[feature].table
-        return next(t for t in self.layout.plan.tables if t.name == name)
+    def _table(self, lane: Lane) -> TableSpec:
+        return next(t for t in self.layout.plan.tables if t.name == lane.shard.table)
 
-    def _per_sample(self, lane: Lane) -> int:
-        return 1 if lane.pooled else prod(self.inner_shapes[lane.features[0]])
+    def _cut_by_rows(self, lane: Lane) -> bool:
+        return len(lane.shard.rows) < self._table(lane).vocabulary_size
 
-    def _look_up(self, lane: Lane) -> tf.Tensor:
+    def _answers(self, lanes: Sequence[Lane]) -> dict[Lane, tf.Tensor]:
         """Pooled and scaled [B, width], or [ids, width] with zeros for ids whose rows are elsewhere."""
-        bags, table = self.bags[lane.features[0]], self.tables.shards[lane.shard]
-        ids, own = bags.ids, None
-        if len(lane.shard.rows) < self._table(lane.features[0]).vocabulary_size:
-            own = tf.where(on_shard(ids, lane.shard))[:, 0]
-            ids = local_rows(tf.gather(ids, own), lane.shard)
-        vectors = tf.cast(gather_rows(table, ids), tf.float32)
-        if own is not None:
-            # Scattered, not masked: a foreign id must not touch a row here, not even with a zero gradient.
-            shape = tf.stack([tf.size(bags.ids, tf.int64), tf.constant(len(lane.shard.columns), tf.int64)])
-            vectors = tf.scatter_nd(own[:, None], vectors, shape)
-        combiner = self._table(lane.features[0]).combiner
-        if lane.pooled and combiner is not None:
-            return sum_bags(vectors, bags) * combiner_scale(bags, combiner)
-        return unpooled(vectors, replace(bags, unpooled=lambda v: v))
+        asked = {}
+        for lane in lanes:
+            own = self.bags[lane.features[0]]
+            if self._cut_by_rows(lane):
+                # Dropped: a foreign id must not touch a row here, not even with a zero gradient.
+                kept = own.keep(on_shard(own.ids, lane.shard))
+                own = replace(kept, ids=local_rows(kept.ids, lane.shard))
+            asked[lane] = own
+        vectors = answer(self.tables.shards, asked)
+        answers = {}
+        for lane, found in vectors.items():
+            combiner = self._table(lane).combiner
+            if lane.pooled and combiner is not None:
+                answers[lane] = found * combiner_scale(self.bags[lane.features[0]], combiner)
+            else:
+                answers[lane] = unpooled(found, replace(asked[lane], unpooled=tf.identity))
+        return answers
 
-    def _assemble(self, feature: int, lanes: Sequence[Lane], vectors: Mapping[Lane, tf.Tensor]) -> tf.Tensor:
-        slices = [
-            vectors[lane]
-            for lane in sorted(lanes, key=lambda lane: (lane.shard.columns.start, lane.shard.rows.start))
-        ]
-        whole_rows = len(lanes[0].shard.rows) == self._table(feature).vocabulary_size
-        joined = tf.concat(slices, 1) if whole_rows else tf.add_n(slices)
-        if self._table(feature).combiner is not None:
-            return joined
-        return tf.reshape(joined, [-1, *self.inner_shapes[feature], self._table(feature).embedding_dim])
-
-    def _replicated(self, feature: int) -> Any:
-        """A data-parallel table: this rank's part of the global batch, looked up here."""
-        bags = self.bags[feature]
-        start = tf.reduce_sum(self.parts[: self.comm.rank])
-        stop = start + self.parts[self.comm.rank]
-        vectors = gather_rows(self.tables.replicas[self._table(feature).name], bags.ids)
-        whole = pool(tf.cast(vectors, tf.float32), bags, self._table(feature).combiner)
-        return whole[start:stop]
+    def _joined(
+        self, lanes: Sequence[Lane], vectors: Mapping[Lane, tf.Tensor], inner_shape: tuple[int, ...]
+    ) -> tf.Tensor:
+        slices, table = [vectors[lane] for lane in lanes], self._table(lanes[0])
+        joined = tf.add_n(slices) if self._cut_by_rows(lanes[0]) else tf.concat(slices, 1)
+        return joined if lanes[0].pooled else tf.reshape(joined, [-1, *inner_shape, table.embedding_dim])
 
 
 def on_shard(ids: tf.Tensor, shard: Shard) -> tf.Tensor:

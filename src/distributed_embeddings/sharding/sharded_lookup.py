@@ -26,7 +26,7 @@ from distributed_embeddings.sharding.exchange import (
     exchange_vectors,
 )
 from distributed_embeddings.sharding.grouped import GroupedLookup, is_grouped
-from distributed_embeddings.sharding.lookup import look_up_lane
+from distributed_embeddings.sharding.lookup import answer
 from distributed_embeddings.sharding.row_wise import RowWise, RowWiseShared
 
 
@@ -87,7 +87,7 @@ def sharded_lookup(
     """
     plan = layout.plan
     if comm.size == 1:
-        outputs, counts = _local(plan, tables, bags, range(len(bags)), settings.invalid_ids)
+        outputs, counts = _local(plan, tables, dict(enumerate(bags)), settings.invalid_ids)
         if count_invalid is not None:
             count_invalid(counts)
         return outputs
@@ -114,16 +114,16 @@ def valid_bags(
 
 
 def _local(
-    plan: ShardingPlan, tables: Tables, bags: Sequence[Bags], which: Sequence[int], invalid_ids: str
+    plan: ShardingPlan, tables: Tables, bags: Mapping[int, Bags], invalid_ids: str
 ) -> tuple[list[Any], tf.Tensor]:
-    """Outputs of the features `which`, whose tables are whole and here, and their invalid ids."""
-    used = [t for t in plan.tables if any(plan.features[i].table == t.name for i in which)]
+    """Outputs of features whose tables are whole and here, and their invalid ids. bags: by feature index."""
+    used = [t for t in plan.tables if any(plan.features[i].table == t.name for i in bags)]
     index = {t.name: k for k, t in enumerate(used)}
     features = []
-    for i in which:
+    for i, own in bags.items():
         feature = plan.features[i]
         combiner = used[index[feature.table]].combiner
-        features.append(Feature(feature.name, index[feature.table], combiner, bags[i]))
+        features.append(Feature(feature.name, index[feature.table], combiner, own))
     grouped = [GroupedTable(t.name, t.vocabulary_size, t.embedding_dim) for t in used]
     return look_up([tables.replicas[t.name] for t in used], grouped, features, invalid_ids)
 
@@ -149,7 +149,7 @@ def _grouped(
             tables.shards, announced, tables.anchor, settings.wire_dtype, weight / comm.size
         )
         outputs = lookup.assemble(replies)
-        _add_replicated(plan, tables, bags, settings.invalid_ids, outputs)
+        add_replicated(plan, tables, dict(enumerate(bags)), settings.invalid_ids, outputs)
     return [outputs[i] for i in range(len(bags))]
 
 
@@ -162,15 +162,15 @@ def _raise_if_any(
     )
 
 
-def _add_replicated(
-    plan: ShardingPlan, tables: Tables, given: Sequence[Bags], invalid_ids: str, outputs: dict[int, Any]
+def add_replicated(
+    plan: ShardingPlan, tables: Tables, given: Mapping[int, Bags], invalid_ids: str, outputs: dict[int, Any]
 ) -> None:
-    """The features that the exchange did not answer: their tables are here."""
-    replicated = [i for i in range(len(given)) if i not in outputs]
+    """The features given that have no output yet: their tables are here. given: by feature index."""
+    replicated = {i: b for i, b in given.items() if i not in outputs}
     if replicated:
         # Under "raise" their ids are valid by now.
         policy = "clip" if invalid_ids == "raise" else invalid_ids
-        local, _ = _local(plan, tables, given, replicated, policy)
+        local, _ = _local(plan, tables, replicated, policy)
         outputs.update(zip(replicated, local, strict=True))
 
 
@@ -195,10 +195,8 @@ def _exchanged(
         weight = batch_weight.record(announced.batch_sizes, comm.rank)
         scale = weight / comm.size
         received = exchange_ids(comm, layout, requests, announced, scale)
-        replies = {
-            lane: (look_up_lane(tables.shards[lane.shard], got, lane.pooled), got.num_replies)
-            for lane, got in received.items()
-        }
+        answers = answer(tables.shards, {lane: got.bags() for lane, got in received.items()})
+        replies = {lane: (answers[lane], got.num_replies) for lane, got in received.items()}
         vectors = exchange_vectors(
             comm,
             layout,
@@ -211,7 +209,7 @@ def _exchanged(
         outputs: dict[int, Any] = {}
         for name, router in routers.items():
             outputs.update(router.assemble(own[name], vectors))
-        _add_replicated(plan, tables, given, settings.invalid_ids, outputs)
+        add_replicated(plan, tables, dict(enumerate(given)), settings.invalid_ids, outputs)
     return [outputs[i] for i in range(len(bags))]
 
 
