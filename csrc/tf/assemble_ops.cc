@@ -134,76 +134,86 @@ class Replies {
 };
 
 // Inputs: replies float [n], lane_rows; then the features, whose ids are positions among their table's rows.
-class AssembleOp final : public OpKernel {
- public:
-  explicit AssembleOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, lanes_.init(ctx));
-    OP_REQUIRES_OK(ctx, features_.init(ctx, *this, lanes_.dims.size()));
-  }
-  void Compute(OpKernelContext* ctx) override {
+class LanesToFeatures : public OpKernel {
+ protected:
+  struct Given {
     std::vector<std::vector<Lane>> by_table;
     std::vector<Bags> bags;
     int64_t elements;
-    OP_REQUIRES_OK(ctx, lanes_.read(ctx->input(1), &by_table, &elements));
-    OP_REQUIRES_OK(ctx, features_.bags(ctx, &bags));
-    OP_REQUIRES(ctx, ctx->input(0).NumElements() == elements,
-                absl::InvalidArgumentError(absl::StrCat("`replies` must have ", elements, " elements. Received: ",
-                                                        ctx->input(0).NumElements())));
-    const TfExecutor executor(ctx);
-    const Replies replies(by_table, lanes_.dims, ctx->input(0).flat<float>().data(), executor);
-    std::vector<LookupJob> jobs;
-    for (int f = 0; f < features_.count(); ++f) {
-      const Table& table = replies.tables[features_.table_of[f]];
-      Tensor* out = nullptr;
-      OP_REQUIRES_OK(ctx, allocate_pooled(ctx, f, features_.output_shape(ctx, f, table.dim), &out));
-      jobs.push_back({table, bags[f], out->flat<float>().data(), table.dim, nullptr});
-    }
-    look_up(jobs.data(), static_cast<int64_t>(jobs.size()), InvalidIds::kZero, executor);
+  };
+
+  explicit LanesToFeatures(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, lanes_.init(ctx));
+    OP_REQUIRES_OK(ctx, features_.init(ctx, *this, lanes_.dims.size()));
   }
 
- private:
+  absl::Status read(OpKernelContext* ctx, Given* given) const {
+    TF_RETURN_IF_ERROR(lanes_.read(ctx->input(1), &given->by_table, &given->elements));
+    TF_RETURN_IF_ERROR(features_.bags(ctx, &given->bags));
+    if (ctx->input(0).NumElements() == given->elements) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("`replies` must have ", given->elements, " elements. Received: ",
+                                                   ctx->input(0).NumElements()));
+  }
+
+  Replies replies(OpKernelContext* ctx, const Given& given, const Executor& executor) const {
+    return Replies(given.by_table, lanes_.dims, ctx->input(0).flat<float>().data(), executor);
+  }
+
   FeatureAttrs features_;
   Lanes lanes_;
 };
 
-// Inputs: replies, lane_rows, the features, their gradients. Outputs: the gradient of the replies, and of the weights.
-class AssembleGradientOp final : public OpKernel {
+class AssembleOp final : public LanesToFeatures {
  public:
-  explicit AssembleGradientOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, lanes_.init(ctx));
-    OP_REQUIRES_OK(ctx, features_.init(ctx, *this, lanes_.dims.size()));
-  }
+  explicit AssembleOp(OpKernelConstruction* ctx) : LanesToFeatures(ctx) {}
   void Compute(OpKernelContext* ctx) override {
-    std::vector<std::vector<Lane>> by_table;
-    std::vector<Bags> bags;
-    int64_t elements;
+    Given given;
+    OP_REQUIRES_OK(ctx, read(ctx, &given));
+    const TfExecutor executor(ctx);
+    const Replies received = replies(ctx, given, executor);
+    std::vector<LookupJob> jobs;
+    for (int f = 0; f < features_.count(); ++f) {
+      const Table& table = received.tables[features_.table_of[f]];
+      Tensor* out = nullptr;
+      OP_REQUIRES_OK(ctx, allocate_pooled(ctx, f, features_.output_shape(ctx, f, table.dim), &out));
+      jobs.push_back({table, given.bags[f], out->flat<float>().data(), table.dim, nullptr});
+    }
+    look_up(jobs.data(), static_cast<int64_t>(jobs.size()), InvalidIds::kZero, executor);
+  }
+};
+
+// Further inputs: the gradients of the features. Outputs: the gradient of the replies, and of the weights.
+class AssembleGradientOp final : public LanesToFeatures {
+ public:
+  explicit AssembleGradientOp(OpKernelConstruction* ctx) : LanesToFeatures(ctx) {}
+  void Compute(OpKernelContext* ctx) override {
+    Given given;
     tensorflow::OpInputList grads;
-    OP_REQUIRES_OK(ctx, lanes_.read(ctx->input(1), &by_table, &elements));
-    OP_REQUIRES_OK(ctx, features_.bags(ctx, &bags));
+    OP_REQUIRES_OK(ctx, read(ctx, &given));
     OP_REQUIRES_OK(ctx, ctx->input_list("grads", &grads));
     for (int f = 0; f < features_.count(); ++f) {
-      OP_REQUIRES(ctx, grads[f].NumElements() == bags[f].num_bags * lanes_.dims[features_.table_of[f]],
+      OP_REQUIRES(ctx, grads[f].NumElements() == given.bags[f].num_bags * lanes_.dims[features_.table_of[f]],
                   absl::InvalidArgumentError("the gradient must have the shape of the output"));
     }
     Tensor* out = nullptr;
-    OP_REQUIRES_OK(ctx, allocate_pooled(ctx, 0, TensorShape({elements}), &out));
+    OP_REQUIRES_OK(ctx, allocate_pooled(ctx, 0, TensorShape({given.elements}), &out));
     const TfExecutor executor(ctx);
-    OP_REQUIRES_OK(ctx, sum(by_table, bags, grads, out->flat<float>().data(), executor));
-    OP_REQUIRES_OK(ctx, weights(ctx, by_table, bags, grads, executor));
+    OP_REQUIRES_OK(ctx, sum(given, grads, out->flat<float>().data(), executor));
+    OP_REQUIRES_OK(ctx, weights(ctx, given, grads, executor));
   }
 
  private:
-  absl::Status sum(const std::vector<std::vector<Lane>>& by_table, const std::vector<Bags>& bags,
-                   const tensorflow::OpInputList& grads, float* flat, const Executor& executor) const {
+  absl::Status sum(const Given& given, const tensorflow::OpInputList& grads, float* flat,
+                   const Executor& executor) const {
     const size_t tables = lanes_.dims.size();
     std::vector<std::vector<GradientSource>> sources(tables);
     for (int f = 0; f < features_.count(); ++f) {
       const int t = features_.table_of[f];
-      sources[t].push_back({bags[f], grads[f].flat<float>().data(), lanes_.dims[t]});
+      sources[t].push_back({given.bags[f], grads[f].flat<float>().data(), lanes_.dims[t]});
     }
     std::vector<TableGradient> gradients;
     for (size_t t = 0; t < tables; ++t) {
-      gradients.push_back({rows_of(by_table[t]), static_cast<int32_t>(lanes_.dims[t]), sources[t].data(),
+      gradients.push_back({rows_of(given.by_table[t]), static_cast<int32_t>(lanes_.dims[t]), sources[t].data(),
                            static_cast<int64_t>(sources[t].size())});
     }
     if (!std::all_of(gradients.begin(), gradients.end(), OccurrenceSorter::supports)) {
@@ -212,7 +222,7 @@ class AssembleGradientOp final : public OpKernel {
     OccurrenceSorter sorter;
     sorter.sort(gradients.data(), static_cast<int64_t>(tables), InvalidIds::kZero, executor);
     for (size_t t = 0; t < tables; ++t) {
-      const std::vector<Lane>& lanes = by_table[t];
+      const std::vector<Lane>& lanes = given.by_table[t];
       if (lanes.empty()) continue;
       const int32_t dim = static_cast<int32_t>(lanes_.dims[t]);
       if (lanes.size() == 1) {
@@ -226,27 +236,24 @@ class AssembleGradientOp final : public OpKernel {
     return absl::OkStatus();
   }
 
-  absl::Status weights(OpKernelContext* ctx, const std::vector<std::vector<Lane>>& by_table, const std::vector<Bags>& bags,
-                       const tensorflow::OpInputList& grads, const Executor& executor) const {
-    tensorflow::OpInputList given;
-    TF_RETURN_IF_ERROR(ctx->input_list("weights", &given));
-    if (given.size() == 0) return absl::OkStatus();
-    const Replies replies(by_table, lanes_.dims, ctx->input(0).flat<float>().data(), executor);
+  absl::Status weights(OpKernelContext* ctx, const Given& given, const tensorflow::OpInputList& grads,
+                       const Executor& executor) const {
+    tensorflow::OpInputList values;
+    TF_RETURN_IF_ERROR(ctx->input_list("weights", &values));
+    if (values.size() == 0) return absl::OkStatus();
+    const Replies received = replies(ctx, given, executor);
     std::vector<WeightsJob> jobs;
     for (int f = 0; f < features_.count(); ++f) {
       const int w = features_.weights_of[f];
       if (w < 0) continue;
-      const Table& table = replies.tables[features_.table_of[f]];
+      const Table& table = received.tables[features_.table_of[f]];
       Tensor* out = nullptr;
-      TF_RETURN_IF_ERROR(ctx->allocate_output(1 + w, given[w].shape(), &out));
-      jobs.push_back({table, bags[f], grads[f].flat<float>().data(), table.dim, out->flat<float>().data()});
+      TF_RETURN_IF_ERROR(ctx->allocate_output(1 + w, values[w].shape(), &out));
+      jobs.push_back({table, given.bags[f], grads[f].flat<float>().data(), table.dim, out->flat<float>().data()});
     }
     weights_gradient(jobs.data(), static_cast<int64_t>(jobs.size()), InvalidIds::kZero, executor);
     return absl::OkStatus();
   }
-
-  FeatureAttrs features_;
-  Lanes lanes_;
 };
 
 REGISTER_OP("DembAssemble")

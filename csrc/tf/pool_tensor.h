@@ -2,30 +2,10 @@
 #pragma once
 
 #include "../core/pages.h"
-#include "tensorflow/core/framework/allocation_description.pb.h"
+#include "owned_buffer.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/framework/tensor.h"
 
 namespace demb {
-
-// Memory that goes back to the pool with the last tensor that refers to it.
-class PoolBuffer final : public tensorflow::TensorBuffer {
- public:
-  PoolBuffer(void* data, size_t bytes, size_t capacity)
-      : TensorBuffer(data), bytes_(bytes), capacity_(capacity) {}
-  ~PoolBuffer() override { BufferPool::shared().give(data(), capacity_); }
-
-  size_t size() const override { return bytes_; }
-  TensorBuffer* root_buffer() override { return this; }
-  void FillAllocationDescription(tensorflow::AllocationDescription* description) const override {
-    description->set_requested_bytes(static_cast<int64_t>(bytes_));
-    description->set_allocated_bytes(static_cast<int64_t>(capacity_));
-    description->set_allocator_name("distributed_embeddings_pool");
-  }
-
- private:
-  size_t bytes_, capacity_;
-};
 
 // Output `index` of the kernel, out of the pool where it is large.
 inline absl::Status allocate_pooled(tensorflow::OpKernelContext* ctx, int index, const tensorflow::TensorShape& shape,
@@ -37,7 +17,8 @@ inline absl::Status allocate_pooled(tensorflow::OpKernelContext* ctx, int index,
   size_t capacity;
   void* data = BufferPool::shared().take(bytes, &capacity);
   if (data == nullptr) return absl::ResourceExhaustedError("out of memory for an output of embedding vectors");
-  auto* buffer = new PoolBuffer(data, bytes, capacity);
+  const auto release = [](void* from, size_t size) { BufferPool::shared().give(from, size); };
+  auto* buffer = new OwnedBuffer(data, bytes, capacity, release, "distributed_embeddings_pool");
   ctx->set_output(index, tensorflow::Tensor(dtype, shape, buffer));
   buffer->Unref();
   *out = ctx->mutable_output(index);

@@ -5,8 +5,8 @@
 #include "../core/pages.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "owned_buffer.h"
 #include "storage.h"
-#include "tensorflow/core/framework/allocation_description.pb.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -23,23 +23,6 @@ using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using tensorflow::Var;
 using tensorflow::shape_inference::InferenceContext;
-
-class PageBuffer final : public tensorflow::TensorBuffer {
- public:
-  PageBuffer(void* data, size_t bytes) : TensorBuffer(data), bytes_(bytes) {}
-  ~PageBuffer() override { unmap_pages(data(), bytes_); }
-
-  size_t size() const override { return bytes_; }
-  TensorBuffer* root_buffer() override { return this; }
-  void FillAllocationDescription(tensorflow::AllocationDescription* description) const override {
-    description->set_requested_bytes(static_cast<int64_t>(bytes_));
-    description->set_allocated_bytes(static_cast<int64_t>(bytes_));
-    description->set_allocator_name("distributed_embeddings_pages");
-  }
-
- private:
-  size_t bytes_;
-};
 
 class NewTableOp final : public OpKernel {
  public:
@@ -266,7 +249,7 @@ absl::Status new_storage(tensorflow::DataType dtype, const TensorShape& shape, b
     return absl::ResourceExhaustedError(absl::StrCat("out of memory for a table of shape ", shape.DebugString(), ", ",
                                                      bytes, " bytes"));
   }
-  auto* buffer = new PageBuffer(data, bytes);
+  auto* buffer = new OwnedBuffer(data, bytes, bytes, unmap_pages, "distributed_embeddings_pages");
   *out = Tensor(dtype, shape, buffer);
   buffer->Unref();
   return absl::OkStatus();

@@ -238,6 +238,20 @@ def test_counts_that_do_not_fit_are_an_error_and_no_crash(counts):
         look_up_lanes([block], [0], tf.constant([3, 4], tf.int64), tf.constant(counts, tf.int64))
 
 
+@pytest.mark.parametrize("elements", [0, 5, 7])
+def test_replies_that_do_not_fill_their_lanes_are_an_error_and_no_crash(elements):
+    arguments = {
+        "replies": tf.zeros([elements]), "lane_rows": tf.constant([3], tf.int64), "ids": [tf.constant([0, 2])],
+        "splits": [], "weights": [tf.ones([2])], "table_of": [0], "splits_of": [-1], "weights_of": [0],
+        "combiners": ["sum"], "invalid_ids": "zero", "lane_tables": [0], "lane_widths": [2], "lane_columns": [0],
+        "lane_shards": [0], "dims": [2],
+    }  # fmt: skip
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"must have 6 elements. Received: {elements}"):
+        kernels.library().demb_assemble(**arguments, num_features=1)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"must have 6 elements. Received: {elements}"):
+        kernels.library().demb_assemble_gradient(**arguments, grads=[tf.zeros([2, 2])])
+
+
 def _shard_of(table, variable, lane, dim):
     """The block that a lane's owner holds."""
     rows = variable.numpy()
