@@ -18,6 +18,7 @@ namespace {
 
 constexpr int64_t kPad = 8;  // rows are padded to whole multiples of this many numbers
 constexpr int64_t kRows = 4;   // rows of a block: 4 × 2 accumulators leave half the registers for operands
+constexpr int64_t kAhead = 2;  // samples: two streams a vector are more than the processor follows by itself
 
 // GCC takes vectors wider than the processor's apart into single numbers, hence one type for each instruction set.
 template <int LANES>
@@ -133,10 +134,18 @@ class Scratch {
   std::unique_ptr<float[]> room_;
 };
 
+// Asks for a vector of the sample kAhead behind this one. WRITTEN: it will be written, not read.
+template <bool WRITTEN>
+DEMB_INLINE void ask_ahead(const InteractionShape& shape, const float* vector, int64_t sample) {
+  const float* row = vector + std::min(sample + kAhead, shape.batch - 1) * shape.dim;
+  for (int64_t d = 0; d < shape.dim; d += 16) __builtin_prefetch(row + d, WRITTEN, 3);
+}
+
 template <int LANES>
 DEMB_INLINE void load_sample(const InteractionShape& shape, const float* const* vectors, int64_t sample,
                              const Scratch& scratch) {
   for (int64_t i = 0; i < shape.count; ++i) {
+    ask_ahead<false>(shape, vectors[i], sample);
     copy_row<LANES>(vectors[i] + sample * shape.dim, scratch.vectors + i * scratch.columns, shape.dim, true);
   }
 }
@@ -203,6 +212,7 @@ DEMB_INLINE void backward_body(const InteractionShape& shape, const float* upstr
     }
     for (int64_t d = 0; d < shape.kept(); ++d) s.other[d] += mine[d];
     for (int64_t i = 0; i < shape.count; ++i) {
+      ask_ahead<true>(shape, gradients[i], sample);
       copy_row<LANES>(s.other + i * s.columns, gradients[i] + sample * shape.dim, shape.dim, false);
     }
   }
