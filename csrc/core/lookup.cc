@@ -11,7 +11,7 @@ namespace {
 constexpr int64_t kBytesPerTask = int64_t{1} << 19;  // of rows read: waking a thread costs as much as some 50 KiB
 constexpr int64_t kBytesAhead = 6144;                // of rows asked for before they are read
 // Outputs of a call from which on none is still in the caches when somebody reads it: they are written past them, which
-// spares reading their lines first.
+// spares reading their lines first, on processors where that pays.
 constexpr int64_t kStreamedBytes = int64_t{32} << 20;
 
 DEMB_INLINE float scale_of(Combiner combiner, float sum, float squares) {
@@ -197,7 +197,7 @@ void look_up(const LookupJob* jobs, int64_t num_jobs, InvalidIds policy, const E
     }
   }
   const auto run = has_avx2() ? look_up_avx2 : look_up_portable;
-  const bool large = output_bytes(jobs, num_jobs) >= kStreamedBytes;
+  const bool large = streams_well() && output_bytes(jobs, num_jobs) >= kStreamedBytes;
   executor.run(static_cast<int64_t>(tasks.size()), [&](int64_t t) {
     const LookupJob& job = *tasks[t].job;
     const bool streamed = large && reinterpret_cast<uintptr_t>(job.out) % 16 == 0 && job.out_stride % 4 == 0;
