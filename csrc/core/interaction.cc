@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "cpu.h"
+#include "numbers.h"
 
 // Here results need not match the portable path bit for bit, so that fused multiply-add may be used.
 #if defined(__x86_64__)
@@ -134,11 +135,11 @@ class Scratch {
   std::unique_ptr<float[]> room_;
 };
 
-// Asks for a vector of the sample kAhead behind this one. WRITTEN: it will be written, not read.
-template <bool WRITTEN>
+// Asks for a vector of the sample kAhead behind this one. WRITE: it will be written, not read.
+template <bool WRITE>
 DEMB_INLINE void ask_ahead(const InteractionShape& shape, const float* vector, int64_t sample) {
-  const float* row = vector + std::min(sample + kAhead, shape.batch - 1) * shape.dim;
-  for (int64_t d = 0; d < shape.dim; d += 16) __builtin_prefetch(row + d, WRITTEN, 3);
+  const int64_t bytes = shape.dim * 4;
+  prefetch_row<WRITE>(reinterpret_cast<const char*>(vector), std::min(sample + kAhead, shape.batch - 1), bytes, bytes);
 }
 
 template <int LANES>
