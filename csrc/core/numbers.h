@@ -5,6 +5,10 @@
 #include <cstdint>
 #include <cstring>
 
+#if defined(__x86_64__)
+#include <immintrin.h>  // declares the builtins of AVX-512
+#endif
+
 #include "core/cpu.h"
 #include "core/types.h"
 
@@ -16,6 +20,7 @@
 namespace demb {
 
 using V8 = float __attribute__((vector_size(32)));
+using V16 = float __attribute__((vector_size(64)));
 using V4 = float __attribute__((vector_size(16)));
 using U8 = uint32_t __attribute__((vector_size(32)));
 using I8 = int32_t __attribute__((vector_size(32)));
@@ -128,13 +133,16 @@ DEMB_INLINE void store8(float* p, V8 v) {
   std::memcpy(p, &v, sizeof(v));
 }
 
-// Past the caches: for what is larger than they are. Address a multiple of 16.
-DEMB_INLINE void stream8(float* p, V8 v) {
-#if defined(__x86_64__)
-  __builtin_ia32_movntps(p, __builtin_shufflevector(v, v, 0, 1, 2, 3));
-  __builtin_ia32_movntps(p + 4, __builtin_shufflevector(v, v, 4, 5, 6, 7));
+// A line past the caches: for what is larger than they are. Address a multiple of 64; in DEMB_AVX512 functions only.
+DEMB_INLINE void stream16(float* p, V8 low, V8 high) {
+#if defined(__x86_64__) && defined(__clang__)
+  __builtin_nontemporal_store(__builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+                              reinterpret_cast<V16*>(p));
+#elif defined(__x86_64__)
+  __builtin_ia32_movntps512(p, __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
 #else
-  store8(p, v);
+  store8(p, low);
+  store8(p + 8, high);
 #endif
 }
 
