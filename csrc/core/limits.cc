@@ -10,50 +10,81 @@ namespace {
 
 constexpr int64_t kRowsPerTask = 8192;
 
-DEMB_INLINE float gather(const char* table, int64_t row_bytes, const int64_t* rows, int64_t first, int64_t last) {
-  const int64_t ahead = std::max<int64_t>(4, std::min<int64_t>(32, 2048 / row_bytes));
+DEMB_INLINE bool inside(const RandomRows& job, int64_t i) {
+  return static_cast<uint64_t>(job.rows[i]) < static_cast<uint64_t>(job.num_rows);
+}
+
+template <bool WRITE>
+DEMB_INLINE void ask(const RandomRows& job, int64_t i, int64_t last) {
+  const int64_t ahead = std::max<int64_t>(4, std::min<int64_t>(32, 2048 / job.row_bytes));
+  if (i + ahead < last) prefetch_row<WRITE>(job.table, job.rows[i + ahead], job.row_bytes, job.row_bytes);
+}
+
+// Both return whether all rows were inside the table; those outside are left out.
+DEMB_INLINE bool gather(const RandomRows& job, int64_t first, int64_t last, float* total) {
+  bool all = true;
   V8 sum = splat(0.0f);
   for (int64_t i = first; i < last; ++i) {
-    if (i + ahead < last) prefetch_row<false>(table, rows[i + ahead], row_bytes, row_bytes);
-    const float* row = reinterpret_cast<const float*>(table + rows[i] * row_bytes);
-    for (int64_t d = 0; d < row_bytes / 4; d += 8) sum += load8(row + d);
+    ask<false>(job, i, last);
+    if (!inside(job, i)) {
+      all = false;
+      continue;
+    }
+    const float* row = reinterpret_cast<const float*>(job.table + job.rows[i] * job.row_bytes);
+    for (int64_t d = 0; d < job.row_bytes / 4; d += 8) sum += load8(row + d);
   }
-  return lane_sum(sum);
+  *total = lane_sum(sum);
+  return all;
 }
 
-DEMB_INLINE void modify(char* table, int64_t row_bytes, const int64_t* rows, int64_t first, int64_t last) {
-  const int64_t ahead = std::max<int64_t>(4, std::min<int64_t>(32, 2048 / row_bytes));
+DEMB_INLINE bool modify(const RandomRows& job, int64_t first, int64_t last) {
+  bool all = true;
   for (int64_t i = first; i < last; ++i) {
-    if (i + ahead < last) prefetch_row<true>(table, rows[i + ahead], row_bytes, row_bytes);
-    float* row = reinterpret_cast<float*>(table + rows[i] * row_bytes);
-    for (int64_t d = 0; d < row_bytes / 4; d += 8) store8(row + d, load8(row + d) + 1.0f);
+    ask<true>(job, i, last);
+    if (!inside(job, i)) {
+      all = false;
+      continue;
+    }
+    float* row = reinterpret_cast<float*>(job.table + job.rows[i] * job.row_bytes);
+    for (int64_t d = 0; d < job.row_bytes / 4; d += 8) store8(row + d, load8(row + d) + 1.0f);
   }
+  return all;
 }
 
-DEMB_AVX2 float gather_avx2(const char* t, int64_t b, const int64_t* r, int64_t f, int64_t l) { return gather(t, b, r, f, l); }
-float gather_portable(const char* t, int64_t b, const int64_t* r, int64_t f, int64_t l) { return gather(t, b, r, f, l); }
-DEMB_AVX2 void modify_avx2(char* t, int64_t b, const int64_t* r, int64_t f, int64_t l) { modify(t, b, r, f, l); }
-void modify_portable(char* t, int64_t b, const int64_t* r, int64_t f, int64_t l) { modify(t, b, r, f, l); }
+DEMB_AVX2 bool gather_avx2(const RandomRows& job, int64_t f, int64_t l, float* sum) { return gather(job, f, l, sum); }
+bool gather_portable(const RandomRows& job, int64_t f, int64_t l, float* sum) { return gather(job, f, l, sum); }
+DEMB_AVX2 bool modify_avx2(const RandomRows& job, int64_t f, int64_t l) { return modify(job, f, l); }
+bool modify_portable(const RandomRows& job, int64_t f, int64_t l) { return modify(job, f, l); }
+
+// task(first, last) over all rows; whether every call returned true.
+bool in_parts(const RandomRows& job, const Executor& executor, FunctionRef<bool(int64_t, int64_t)> task) {
+  std::atomic<bool> all{true};
+  executor.run((job.count + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t t) {
+    if (!task(t * kRowsPerTask, std::min((t + 1) * kRowsPerTask, job.count))) all.store(false);
+  });
+  return all.load();
+}
 
 }  // namespace
 
-float gather_limit(const char* table, int64_t row_bytes, const int64_t* rows, int64_t count, const Executor& executor) {
+bool gather_limit(const RandomRows& job, const Executor& executor, float* sum) {
   const auto run = has_avx2() ? gather_avx2 : gather_portable;
   std::atomic<float> total{0.0f};
-  executor.run((count + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t t) {
-    const float sum = run(table, row_bytes, rows, t * kRowsPerTask, std::min((t + 1) * kRowsPerTask, count));
+  const bool all = in_parts(job, executor, [&](int64_t first, int64_t last) {
+    float part;
+    const bool inside = run(job, first, last, &part);
     float seen = total.load();
-    while (!total.compare_exchange_weak(seen, seen + sum)) {
+    while (!total.compare_exchange_weak(seen, seen + part)) {
     }
+    return inside;
   });
-  return total.load();
+  *sum = total.load();
+  return all;
 }
 
-void modify_limit(char* table, int64_t row_bytes, const int64_t* rows, int64_t count, const Executor& executor) {
+bool modify_limit(const RandomRows& job, const Executor& executor) {
   const auto run = has_avx2() ? modify_avx2 : modify_portable;
-  executor.run((count + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t t) {
-    run(table, row_bytes, rows, t * kRowsPerTask, std::min((t + 1) * kRowsPerTask, count));
-  });
+  return in_parts(job, executor, [&](int64_t first, int64_t last) { return run(job, first, last); });
 }
 
 }  // namespace demb

@@ -72,6 +72,15 @@ def test_later_competitors_give_way():
     assert list(skipped) == ["plain_tf"]
 
 
+def test_the_limit_gives_way_to_all():
+    case = Case(1000, 16, 1, 256)
+    needs = bytes_needed(case, "ours")
+    assert bytes_needed(case, "limit") > 4 * GIB
+    names, skipped = fitting(Entry(case, ("ours", "limit")), needs + 4 * GIB, True)
+    assert names == ["ours"]
+    assert list(skipped) == ["limit"]
+
+
 def test_without_peers_the_others_run():
     names, skipped = fitting(Entry(Case(1000, 16, 1, 256), ("ours", "fbgemm", "plain_tf")), 9 * GIB, False)
     assert names == ["ours", "plain_tf"]

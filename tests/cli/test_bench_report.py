@@ -45,9 +45,9 @@ def result(case, seconds, skipped=None, unique_rows=100):
     }  # fmt: skip
 
 
-def report(results, limits=()):
+def report(results):
     settings = {"suite": "quick", "repeats": 3, "max_seconds": 60.0}
-    return {**ENVIRONMENT, "settings": settings, "limits": list(limits), "results": results}
+    return {**ENVIRONMENT, "settings": settings, "results": results}
 
 
 def test_summary_is_the_median_of_turns():
@@ -98,18 +98,20 @@ def test_totals_by_threads_and_rule():
 
 
 def test_shares_of_the_limit():
-    case = Case(1000, 16, 2, 256)
-    limits = [
-        {"row_bytes": 64, "threads": 1, "gather_gbps": 2.0, "modify_gbps": 9.0},
-        {"row_bytes": 128, "threads": 1, "gather_gbps": 9.0, "modify_gbps": 0.5},
-        {"row_bytes": 64, "threads": 2, "gather_gbps": 1e9, "modify_gbps": 1e9},
-    ]
-    made = result(case, {"ours": [2e-3]}, unique_rows=1000)
-    lookup, update = shares(made, "ours", limits)
+    made = result(Case(1000, 16, 2, 256), {"ours": [2e-3]}, unique_rows=1000)
+    assert shares(made, "ours") == (None, None)
+    assert "Not measured." in report_lines(report([made]))
+    # 1e6 rows: 64 MB gathered at 2 GB/s, 128 MB of rows and slots modified at 0.5 GB/s.
+    made["competitors"]["limit"] = {
+        "info": {"count": 10**6},
+        "turns": {"gather": [[0.032, 9.0, 0.032]], "modify": [[0.256, 0.256, 9.0]]},
+    }
+    lookup, update = shares(made, "ours")
     assert lookup == pytest.approx(26 * 256 * 2 * 64 / 1e-3 / 2e9)
     assert update == pytest.approx(1000 * 128 / 1e-3 / 0.5e9)
-    assert shares(made, "ours", []) == (None, None)
-    assert "| 64 | 1 | 2.00 | 9.00 |" in report_lines(report([made], limits))
+    text = report_lines(report([made]))
+    assert "| 64 | 1 | 2.00 [2.00–2.00] |  |" in text
+    assert "| 128 | 1 |  | 0.50 [0.50–0.50] |" in text
 
 
 def test_a_machine_that_was_not_quiet_is_told():

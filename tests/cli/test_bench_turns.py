@@ -37,15 +37,16 @@ def test_turns_alternate_and_warm_steps_are_dropped():
 
         return run
 
-    turns, complete = interleave({"a": run_of("a"), "b": run_of("b")}, ("x", "y"), 3, 60.0)
-    learning = [(n, p, count) for n in "ab" for p in "xy" for count in (1, 2)]
-    assert calls == learning + [(n, p, 3) for n in "ab" for p in "xy"] * 3
+    turns, complete = interleave({"a": run_of("a"), "b": run_of("b")}, {"a": ("x", "y"), "b": ("z",)}, 3, 60.0)
+    each = [("a", "x"), ("a", "y"), ("b", "z")]
+    learning = [(n, p, count) for n, p in each for count in (1, 2)]
+    assert calls == learning + [(n, p, 3) for n, p in each] * 3
     assert complete
     assert turns["a"]["x"] == [[0.1, 0.1]] * 3
 
 
 def test_time_ends_rounds_but_one_is_whole():
-    turns, complete = interleave({"a": lambda phase, count: [1.0] * count}, ("x",), 5, 0.0)
+    turns, complete = interleave({"a": lambda phase, count: [1.0] * count}, {"a": ("x",)}, 5, 0.0)
     assert (turns, complete) == ({"a": {"x": [[1.0]]}}, False)
 
 

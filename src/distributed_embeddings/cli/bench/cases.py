@@ -10,6 +10,8 @@ from .peers.made_ids import pool_size
 
 FLOAT, ID = 4, 8
 """Bytes of a float32 and of an int64."""
+LIMIT_TABLE = 4 * 2**30
+"""Bytes of the table on which the machine's limit is measured: far beyond caches and TLB, as the aims mean it."""
 _PROCESS = 700 * 2**20
 """Bytes of a framework's process before it holds anything of ours."""
 
@@ -69,6 +71,8 @@ def _round(rows: int) -> bool:
 def bytes_needed(case: Case, competitor: str) -> int:
     """Resident bytes of one competitor's process at its peak, from above: tables, slots, prepared ids, outputs,
     gradients and what the step itself allocates."""
+    if competitor == "limit":
+        return _PROCESS + LIMIT_TABLE
     held = case.table_bytes + case.tables * case.rows * case.slot_bytes
     ids = 2 * pool_size(case.to_dict()) * case.ids * ID  # as prepared, and as the framework takes them
     outputs = case.tables * case.batch * case.row_bytes

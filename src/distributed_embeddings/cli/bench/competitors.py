@@ -22,6 +22,7 @@ class Competitor:
     module: str | None = None
     script: str | None = None
     env: Mapping[str, str | None] = field(default_factory=dict)
+    phases: tuple[str, ...] = ("lookup", "both")
 
     @property
     def is_peer(self) -> bool:
@@ -39,12 +40,15 @@ COMPETITORS = {
         "FBGEMM CPU, huge pages", script="fbgemm_ops.py", env={"THP_MEM_ALLOC_ENABLE": "1"}
     ),
     "embedding_bag": Competitor("torch EmbeddingBag", script="embedding_bag_ops.py"),
+    "limit": Competitor(
+        "the machine's limit", "worker_limit", env={"DEMB_KERNELS": None}, phases=("gather", "modify")
+    ),
 }
 
 
 def refusal(name: str, case: Case) -> str | None:
     """Why a competitor does not run a case; None when it does."""
-    if name != "ours" and not name.startswith("fbgemm") and case.rule != "adagrad":
+    if name not in ("ours", "limit") and not name.startswith("fbgemm") and case.rule != "adagrad":
         return None if name == "plain_tf" else f"has no {case.rule}"
     if name == "keras" and case.tables > 1 and (case.rows > 10**6 or case.batch > 4096):
         return "sweeps whole tables: more than 26 × 1e6 rows or 4,096 samples take minutes a step"

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from .cases import Case
-from .competitors import start
+from .competitors import COMPETITORS, start
 from .process import Worker, WorkerError
 
 
@@ -37,8 +37,8 @@ class Crew:
         if (worker := self._workers.pop(name, None)) is not None:
             worker.close()
 
-    def build(self, names: Iterable[str], case: Case, phases: Iterable[str]) -> dict[str, Any]:
-        """Give a case to competitors, all at the same time, and let each run every phase once, so that all is traced
+    def build(self, names: Iterable[str], case: Case) -> dict[str, Any]:
+        """Give a case to competitors, all at the same time, and let each run each of its phases once, so that all is traced
         and all pages are there. Returns by name what it said of itself, or the WorkerError it failed with."""
         names = list(names)
         if case.threads != self._threads:
@@ -50,7 +50,7 @@ class Crew:
                 self._workers[name] = start(name, case, self._peers)
         with ThreadPoolExecutor(len(names)) as pool:
             said = dict(
-                zip(names, pool.map(lambda name: self._build_one(name, case, phases), names), strict=True)
+                zip(names, pool.map(lambda name: self._build_one(name, case), names), strict=True)
             )
         for name in [n for n in names if isinstance(said[n], WorkerError)]:
             self.drop(name)
@@ -69,11 +69,11 @@ class Crew:
             for worker in self._workers.values():
                 stack.callback(worker.close)
 
-    def _build_one(self, name: str, case: Case, phases: Iterable[str]) -> dict[str, Any] | WorkerError:
+    def _build_one(self, name: str, case: Case) -> dict[str, Any] | WorkerError:
         worker = self._workers[name]
         try:
             said = worker.ask({"start": case.to_dict()}, timeout=1800)
-            for phase in phases:
+            for phase in COMPETITORS[name].phases:
                 worker.ask({"run": phase, "count": 1}, timeout=1800)
         except WorkerError as error:
             return error

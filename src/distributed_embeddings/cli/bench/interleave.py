@@ -19,23 +19,24 @@ _MOST = 50
 
 
 def interleave(
-    runs: Mapping[str, Run], phases: Sequence[str], repeats: int, max_seconds: float
+    runs: Mapping[str, Run], phases: Mapping[str, Sequence[str]], repeats: int, max_seconds: float
 ) -> tuple[Turns, bool]:
-    """`repeats` rounds in which every competitor runs every phase, the others waiting.
+    """`repeats` rounds in which every competitor runs each of its phases, the others waiting.
 
     The first step of a turn of short steps warms the caches and is dropped. Stops after the first round that ends
     past max_seconds, at least one being complete. Returns the turns, and whether all rounds were run.
     """
     begin = time.monotonic()
     counts = {
-        name: {phase: steps_in_turn(_estimate(run, phase)) for phase in phases} for name, run in runs.items()
+        name: {phase: steps_in_turn(_estimate(run, phase)) for phase in phases[name]}
+        for name, run in runs.items()
     }
-    turns: Turns = {name: {phase: [] for phase in phases} for name in runs}
+    turns: Turns = {name: {phase: [] for phase in phases[name]} for name in runs}
     for done in range(repeats):
         if done and time.monotonic() - begin > max_seconds:
             return turns, False
         for name, run in runs.items():
-            for phase in phases:
+            for phase in phases[name]:
                 count, dropped = counts[name][phase]
                 turns[name][phase].append(run(phase, count + dropped)[dropped:])
     return turns, True

@@ -15,15 +15,13 @@ from .cases import Case, bytes_needed
 from .competitors import COMPETITORS, MAKE_PEERS, find_peers, refusal
 from .crew import Crew
 from .interleave import Run, interleave
-from .limits import Limits
-from .ops_report import report_lines
+from .ops_report import percent, report_lines, shares
 from .options import OpsOptions
 from .peers.made_ids import IDS_FOLLOW
 from .process import WorkerError
 from .stats import ratio, summarise
 from .suites import SUITES, Entry
 
-PHASES = ("lookup", "both")
 _SPARE = 0.85
 """Share of the free memory that competitors may take."""
 
@@ -41,14 +39,12 @@ def run_ops(options: OpsOptions) -> int:
     done = {result["case_key"] for result in report["results"]}
     left = in_order([entry for entry in entries if entry.case.key not in done], options.shuffle)
     print(f"{len(left)} cases of {len(entries)}; report: {path}", flush=True)
-    limits = Limits(report["limits"])
     failed = 0
     with Crew(peers) as crew:
         for number, entry in enumerate(left, 1):
-            result = run_case(entry, options, crew, peers is not None, limits)
+            result = run_case(entry, options, crew, peers is not None)
             failed += bool(failures(result))
             report["results"].append(result)
-            report["limits_missing"] = limits.reason
             save(report, path)
             print(f"[{number}/{len(left)}] {told(result)}", flush=True)
     save(report, path)
@@ -62,7 +58,7 @@ def failures(result: dict[str, Any]) -> list[str]:
 
 def new_report(options: OpsOptions) -> dict[str, Any]:
     settings = {"suite": options.suite, "repeats": options.repeats, "max_seconds": options.max_seconds}
-    return {"kind": "ops", **machine.environment(), "settings": settings, "limits": [], "results": []}
+    return {"kind": "ops", **machine.environment(), "settings": settings, "results": []}
 
 
 def of_this_machine(path: Path) -> dict[str, Any]:
@@ -121,9 +117,7 @@ def in_order(entries: Sequence[Entry], shuffle: bool) -> list[Entry]:
     return sorted(entries, key=lambda entry: place[group(entry)])
 
 
-def run_case(
-    entry: Entry, options: OpsOptions, crew: Crew, have_peers: bool, limits: Limits
-) -> dict[str, Any]:
+def run_case(entry: Entry, options: OpsOptions, crew: Crew, have_peers: bool) -> dict[str, Any]:
     """Measure one case with all competitors that fit; a JSON-able result."""
     case, began, others = entry.case, time.monotonic(), machine.OthersClock()
     budget = int((crew.free() + machine.meminfo("MemAvailable")) * _SPARE)
@@ -134,9 +128,9 @@ def run_case(
     }  # fmt: skip
     if not names:
         return result
-    for name, said in crew.build(names, case, PHASES).items():
+    for name, said in crew.build(names, case).items():
         if isinstance(said, WorkerError):
-            skipped[name] = f"failed: {said}"
+            skipped[name] = f"{'not measured' if name == 'limit' else 'failed'}: {said}"
         else:
             memory = crew[name].ask({"memory": "reset"})
             result["competitors"][name] = {"info": said, "steps": 0, "memory_before": memory}
@@ -144,8 +138,6 @@ def run_case(
         check_same_ids(result["competitors"])
         _measure(crew, case, options, result)
     result["others_share"] = round(others.share(), 4)
-    for row_bytes in sorted({case.row_bytes, case.row_bytes + case.slot_bytes}):
-        limits.find(row_bytes, case.threads)
     result["seconds"] = round(time.monotonic() - began, 1)
     return result
 
@@ -170,7 +162,7 @@ def fitting(entry: Entry, budget: int, have_peers: bool) -> tuple[list[str], dic
             used += needs
         else:
             skipped[name] = reason
-    rivals = entry.competitors[:2]
+    rivals = [name for name in entry.competitors if name != "limit"][:2]
     lost = [name for name in rivals if skipped.get(name, "").startswith("does not fit")]
     if lost and names:
         skipped |= dict.fromkeys(names, f"{lost[0]} does not fit beside it")
@@ -180,7 +172,7 @@ def fitting(entry: Entry, budget: int, have_peers: bool) -> tuple[list[str], dic
 
 def check_same_ids(competitors: dict[str, Any]) -> None:
     """Raise ValueError when competitors do not look up the same ids."""
-    sums = {name: c["info"]["checksum"] for name, c in competitors.items()}
+    sums = {name: c["info"]["checksum"] for name, c in competitors.items() if name != "limit"}
     if len(set(sums.values())) > 1:
         raise ValueError(f"competitors must be given the same ids. Received: checksums {sums}")
 
@@ -200,7 +192,10 @@ def _measure(crew: Crew, case: Case, options: OpsOptions, result: dict[str, Any]
 
     try:
         turns, result["all_rounds"] = interleave(
-            {name: run_of(name) for name in found}, PHASES, options.repeats, options.max_seconds
+            {name: run_of(name) for name in found},
+            {name: COMPETITORS[name].phases for name in found},
+            options.repeats,
+            options.max_seconds,
         )
         for name in found:
             found[name]["turns"] = turns[name]
@@ -221,13 +216,15 @@ def save(report: dict[str, Any], path: Path) -> None:
 def told(result: dict[str, Any]) -> str:
     """A case in a line or a few, for the terminal."""
     parts = [result["case_key"] + ":"]
-    found = {n: c for n, c in result["competitors"].items() if "turns" in c}
+    found = {n: c for n, c in result["competitors"].items() if "turns" in c and n != "limit"}
     for name, competitor in found.items():
         both = competitor["turns"]["both"]
         text = f"{name} {markdown.milliseconds(summarise(both).median)} ms"
         if name != "ours" and "ours" in found:
             text += f" (×{ratio(both, found['ours']['turns']['both']).text()})"
         parts.append(text)
+    if "ours" in found and "limit" in result["competitors"]:
+        parts.append("share of limit " + ", ".join(map(percent, shares(result, "ours"))))
     parts += [f"{name} skipped: {brief(reason)}" for name, reason in result["skipped"].items()]
     return "; ".join(parts).replace(":;", ":", 1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any
@@ -38,9 +39,10 @@ beforehand, the same for all, and differ from step to step.
   sqrtss) with AVX ones whose upper halves are in use. On an Intel Xeon (family 6, model 167) going from one to the
   other and back costs 0.12 µs, and a profile shows most of that update to be waiting there; on an AMD EPYC (Zen 4)
   it is not seen. So ratios of row-wise Adagrad on such an Intel machine say nothing about AMD's.
-- *Share of limit*: bytes of rows that must move ÷ seconds ÷ the machine's random-access limit for rows of that size and
-  threads. A lookup moves every row asked; an update every distinct row with its state, once. Above 100 % caches
-  serve repeated rows, as under Zipf: only tables far beyond the caches with uniform ids say something about memory.
+- *Share of limit*: bytes of rows that must move a second, as a share of what the machine's memory gives for random rows
+  of that size on a table of 4 GiB in huge pages, taking its turns among the competitors. A lookup moves every row
+  asked; an update every distinct row with its state, once. Above 100 % caches serve repeated rows, as under Zipf: only
+  tables far beyond the caches with uniform ids say something about memory.
 """.strip().splitlines()
 
 
@@ -58,7 +60,7 @@ def report_lines(report: dict[str, Any]) -> list[str]:
         "",
     ]
     lines += ["## Summary", "", *summary(measured), "", *NOTES, "", "## Limits of this machine", ""]
-    lines += [*limit_lines(report), "", "## Cases", "", *case_table(measured, report["limits"]), ""]
+    lines += [*limit_lines(measured), "", "## Cases", "", *case_table(measured), ""]
     lines += [
         *row_lines(measured),
         "## Memory of ours",
@@ -163,12 +165,12 @@ def row_lines(results: list[dict[str, Any]]) -> list[str]:
     return ["## Time and a table's rows", "", *table(headers, rows), ""] if rows else []
 
 
-def case_table(results: list[dict[str, Any]], limits: list[dict[str, Any]]) -> list[str]:
+def case_table(results: list[dict[str, Any]]) -> list[str]:
     """One line a case and competitor: times, ratios, shares of the limit."""
     rows = []
     for result in results:
         for name, competitor in result["competitors"].items():
-            if "turns" not in competitor:
+            if "turns" not in competitor or name == "limit":
                 continue
             lookup, both = (summarise(competitor["turns"][phase]) for phase in ("lookup", "both"))
             ratios = [
@@ -180,7 +182,7 @@ def case_table(results: list[dict[str, Any]], limits: list[dict[str, Any]]) -> l
                 milliseconds(both.median - lookup.median),
                 f"{milliseconds(both.median)} ({milliseconds(both.minimum)})",
                 *[r.text() if r else "" for r in ratios],
-                *[_percent(x) for x in shares(result, name, limits)],
+                *[percent(x) for x in shares(result, name)],
             ])  # fmt: skip
     headers = ["case", "competitor", "lookup ms", "update ms", "both ms", "÷ ours, lookup", "÷ ours, both",
                "limit, lookup", "limit, update"]  # fmt: skip
@@ -198,32 +200,51 @@ def _note(result: dict[str, Any], rounds: int) -> str:
     return short + (f", others took {others:.0%}" if others > QUIET else "")
 
 
-def shares(
-    result: dict[str, Any], name: str, limits: list[dict[str, Any]]
-) -> tuple[float | None, float | None]:
+def limit_of(result: dict[str, Any]) -> dict[str, float] | None:
+    """Bytes of rows a second that the machine gathered and modified beside a case; None where it was not measured."""
+    limit = result["competitors"].get("limit", {})
+    if "turns" not in limit:
+        return None
+    case, count = Case(**result["case"]), limit["info"]["count"]
+    sizes = {"gather": case.row_bytes, "modify": case.row_bytes + case.slot_bytes}
+    return {phase: count * size / summarise(limit["turns"][phase]).median for phase, size in sizes.items()}
+
+
+def shares(result: dict[str, Any], name: str) -> tuple[float | None, float | None]:
     """Shares of the limit that lookup and update reach; None where the limit is not known."""
-    case = Case(**result["case"])
+    case, limit = Case(**result["case"]), limit_of(result)
+    if limit is None:
+        return None, None
     competitor = result["competitors"][name]
-    by_size = {(x["row_bytes"], x["threads"]): x for x in limits}
-    gather = by_size.get((case.row_bytes, case.threads))
-    modify = by_size.get((case.row_bytes + case.slot_bytes, case.threads))
-    turns = competitor["turns"]
-    looked_up, both = (summarise(turns[phase]).median for phase in ("lookup", "both"))
+    looked_up, both = (summarise(competitor["turns"][phase]).median for phase in ("lookup", "both"))
     rows = competitor["info"]["unique_rows"] * (case.row_bytes + case.slot_bytes)
     return (
-        case.ids * case.row_bytes / looked_up / 1e9 / gather["gather_gbps"] if gather else None,
-        rows / (both - looked_up) / 1e9 / modify["modify_gbps"] if modify and both > looked_up else None,
+        case.ids * case.row_bytes / looked_up / limit["gather"],
+        rows / (both - looked_up) / limit["modify"] if both > looked_up else None,
     )
 
 
-def limit_lines(report: dict[str, Any]) -> list[str]:
-    if not report["limits"]:
-        return [f"Not measured: {report.get('limits_missing') or 'no case asked for them'}."]
+def limit_lines(results: list[dict[str, Any]]) -> list[str]:
+    """The machine's limits by size of row and threads: medians over cases, the least and the greatest in brackets."""
+    found: dict[tuple[int, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for result in results:
+        if (limit := limit_of(result)) is not None:
+            case = Case(**result["case"])
+            found[case.threads, case.row_bytes]["gather"].append(limit["gather"] / 1e9)
+            found[case.threads, case.row_bytes + case.slot_bytes]["modify"].append(limit["modify"] / 1e9)
+    if not found:
+        return ["Not measured."]
     rows = [
-        [x["row_bytes"], x["threads"], f"{x['gather_gbps']:.2f}", f"{x['modify_gbps']:.2f}"]
-        for x in sorted(report["limits"], key=lambda x: (x["threads"], x["row_bytes"]))
+        [row_bytes, threads, *[_spread(by_phase[phase]) for phase in ("gather", "modify")]]
+        for (threads, row_bytes), by_phase in sorted(found.items())
     ]
     return table(["row, bytes", "threads", "random gather, GB/s", "random modify, GB/s"], rows)
+
+
+def _spread(values: list[float]) -> str:
+    if not values:
+        return ""
+    return f"{statistics.median(values):.2f} [{min(values):.2f}–{max(values):.2f}]"
 
 
 def memory_table(results: list[dict[str, Any]]) -> list[str]:
@@ -274,5 +295,5 @@ def _highest_load(results: list[dict[str, Any]]) -> float:
     return max((r["load_before"]["load_1min"] for r in results), default=0.0)
 
 
-def _percent(share: float | None) -> str:
+def percent(share: float | None) -> str:
     return "" if share is None else f"{share:.0%}"

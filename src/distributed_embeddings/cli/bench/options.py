@@ -19,7 +19,8 @@ class OpsOptions:
     filter: str | None = None
     """Only cases whose key matches this regular expression: 26x1e5x16-h1-b4096-zipf1.05-adagrad-t1."""
     competitors: tuple[str, ...] = ()
-    """Who competes, instead of the suite's own choice: ours, fbgemm, fbgemm_huge, embedding_bag, plain_tf, keras."""
+    """Who competes, instead of the suite's own choice: ours, fbgemm, fbgemm_huge, embedding_bag, plain_tf, keras,
+    limit (the machine's memory)."""
     repeats: int = 7
     """Rounds: in each, every competitor has a turn of some steps in every phase."""
     max_seconds: float = 60.0

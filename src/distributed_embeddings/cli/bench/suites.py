@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from .cases import Case
 
-EVERYWHERE = ("ours", "fbgemm")
-ALL = ("ours", "fbgemm", "fbgemm_huge", "embedding_bag", "plain_tf", "keras")
+EVERYWHERE = ("ours", "fbgemm", "limit")
+ALL = ("ours", "fbgemm", "fbgemm_huge", "embedding_bag", "plain_tf", "keras", "limit")
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def rows() -> list[Entry]:
     """1e7 rows against 1e5 rows with equally many distinct ids: what remains is caches and TLB."""
     grid = itertools.product((1, 2), ("adagrad", "rowwise_adagrad"), (16, 64), (10**5, 10**7))
     return [
-        Entry(Case(size, dim, 1, 65536, "spread", rule, threads, tables=2), ("ours",))
+        Entry(Case(size, dim, 1, 65536, "spread", rule, threads, tables=2), ("ours", "limit"))
         for threads, rule, dim, size in grid
     ]
 
@@ -83,7 +83,7 @@ def rows() -> list[Entry]:
 def keras() -> list[Entry]:
     """One table of 10M × 16, 4,096 ids, against Keras: ten steps a call, so that starting a function is no part."""
     return [
-        Entry(Case(10**7, 16, 1, 4096, "uniform", "adagrad", t, 1, 10), ("ours", "plain_tf", "keras"))
+        Entry(Case(10**7, 16, 1, 4096, "uniform", "adagrad", t, 1, 10), ("ours", "plain_tf", "keras", "limit"))
         for t in (1, 2)
     ]
 

@@ -104,7 +104,7 @@ def _measure(workers: dict[str, Worker], options: TrainBenchOptions, result: dic
 
     try:
         runs = {name: run_of(name) for name in workers}
-        turns, result["all_rounds"] = interleave(runs, (PHASE,), options.repeats, options.max_seconds)
+        turns, result["all_rounds"] = interleave(runs, dict.fromkeys(runs, (PHASE,)), options.repeats, options.max_seconds)
         for name in workers:
             found[name]["turns"] = turns[name][PHASE]
         if "ours" in workers:
