@@ -31,7 +31,7 @@ def test_rows_are_different_and_in_no_order(num_rows, count):
 @needs_kernels
 @pytest.mark.filterwarnings("ignore:distributed_embeddings runs WITHOUT its C:RuntimeWarning")
 def test_the_operation_reads_and_changes_rows_of_any_size():
-    table = TableResource((8, 16), "float32", trainable=False, name="limit", fill=1.0)
+    table = TableResource(shape=(8, 16), dtype="float32", trainable=False, name="limit", fill=1.0)
     run = kernels.library().demb_random_rows
     # Rows of 128 bytes: two of the table's.
     assert float(run(table.handle, [1, 3], row_bytes=128, modify=True)) == 0.0
@@ -40,7 +40,9 @@ def test_the_operation_reads_and_changes_rows_of_any_size():
     for modify in (False, True):
         with pytest.raises(Exception, match=r"`rows` must lie in \[0, 4\), the table's rows of 128 bytes"):
             run(table.handle, [1, 4], row_bytes=128, modify=modify)
-    with pytest.raises(Exception, match="`row_bytes` must be a positive multiple of 64. Received: row_bytes=68"):
+    with pytest.raises(
+        Exception, match="`row_bytes` must be a positive multiple of 64. Received: row_bytes=68"
+    ):
         run(table.handle, [1], row_bytes=68, modify=False)
 
 

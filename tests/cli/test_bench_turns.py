@@ -37,7 +37,9 @@ def test_turns_alternate_and_warm_steps_are_dropped():
 
         return run
 
-    turns, complete = interleave({"a": run_of("a"), "b": run_of("b")}, {"a": ("x", "y"), "b": ("z",)}, 3, 60.0)
+    turns, complete = interleave(
+        {"a": run_of("a"), "b": run_of("b")}, {"a": ("x", "y"), "b": ("z",)}, 3, 60.0
+    )
     each = [("a", "x"), ("a", "y"), ("b", "z")]
     learning = [(n, p, count) for n, p in each for count in (1, 2)]
     assert calls == learning + [(n, p, 3) for n, p in each] * 3

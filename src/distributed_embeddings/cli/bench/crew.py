@@ -38,8 +38,8 @@ class Crew:
             worker.close()
 
     def build(self, names: Iterable[str], case: Case) -> dict[str, Any]:
-        """Give a case to competitors, all at the same time, and let each run each of its phases once, so that all is traced
-        and all pages are there. Returns by name what it said of itself, or the WorkerError it failed with."""
+        """Give a case to competitors, all at the same time, and let each run its phases once, so that all is traced and
+        all pages are there. Returns by name what it said of itself, or the WorkerError it failed with."""
         names = list(names)
         if case.threads != self._threads:
             for name in list(self._workers):
@@ -49,9 +49,7 @@ class Crew:
             if name not in self._workers:
                 self._workers[name] = start(name, case, self._peers)
         with ThreadPoolExecutor(len(names)) as pool:
-            said = dict(
-                zip(names, pool.map(lambda name: self._build_one(name, case), names), strict=True)
-            )
+            said = dict(zip(names, pool.map(lambda name: self._build_one(name, case), names), strict=True))
         for name in [n for n in names if isinstance(said[n], WorkerError)]:
             self.drop(name)
         return said

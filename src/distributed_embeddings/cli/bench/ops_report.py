@@ -53,7 +53,10 @@ def report_lines(report: dict[str, Any]) -> list[str]:
     settings = report["settings"]
     commits = ", ".join(sorted({r["commit"] for r in results}))
     lines = [f"# Embedding operations, suite `{settings['suite']}`", "", *heading(report)]
-    lines += [f"- Peers: {_peer_versions(measured)}"]
+    lines += [
+        f"- Peers: {_peer_versions(measured)}",
+        *[f"- {remark}" for remark in report.get("remarks", [])],
+    ]
     lines += [f"- {settings['repeats']} rounds a case, or as many as begin in {settings['max_seconds']:g} s"]
     lines += [
         f"- Cases measured at commit {commits}; highest load before a case {_highest_load(results):.2f}",

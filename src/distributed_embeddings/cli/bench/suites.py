@@ -83,7 +83,9 @@ def rows() -> list[Entry]:
 def keras() -> list[Entry]:
     """One table of 10M × 16, 4,096 ids, against Keras: ten steps a call, so that starting a function is no part."""
     return [
-        Entry(Case(10**7, 16, 1, 4096, "uniform", "adagrad", t, 1, 10), ("ours", "plain_tf", "keras", "limit"))
+        Entry(
+            Case(10**7, 16, 1, 4096, "uniform", "adagrad", t, 1, 10), ("ours", "plain_tf", "keras", "limit")
+        )
         for t in (1, 2)
     ]
 

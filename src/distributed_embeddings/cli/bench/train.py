@@ -104,7 +104,8 @@ def _measure(workers: dict[str, Worker], options: TrainBenchOptions, result: dic
 
     try:
         runs = {name: run_of(name) for name in workers}
-        turns, result["all_rounds"] = interleave(runs, dict.fromkeys(runs, (PHASE,)), options.repeats, options.max_seconds)
+        phases = dict.fromkeys(runs, (PHASE,))
+        turns, result["all_rounds"] = interleave(runs, phases, options.repeats, options.max_seconds)
         for name in workers:
             found[name]["turns"] = turns[name][PHASE]
         if "ours" in workers:

@@ -35,7 +35,9 @@ def start(case: dict[str, Any]) -> tuple[dict[str, Any], Answer]:
         )
     use_threads(case["threads"])
     of = Case(**case)
-    table = TableResource((LIMIT_TABLE // LINE, LINE // 4), "float32", trainable=False, name="limit")
+    table = TableResource(
+        shape=(LIMIT_TABLE // LINE, LINE // 4), dtype="float32", trainable=False, name="limit"
+    )
     count = min(of.ids, _MOST_ROWS)
     random = np.random.default_rng(0)
     phases = {"gather": of.row_bytes, "modify": of.row_bytes + of.slot_bytes}
@@ -58,9 +60,7 @@ def random_rows(num_rows: int, count: int, random: np.random.Generator) -> np.nd
     return random.permutation(rows)
 
 
-def _step(
-    table: TableResource, row_bytes: int, modify: bool, count: int, random: np.random.Generator
-) -> Any:
+def _step(table: TableResource, row_bytes: int, modify: bool, count: int, random: np.random.Generator) -> Any:
     pool = [tf.constant(random_rows(LIMIT_TABLE // row_bytes, count, random)) for _ in range(_POOL)]
 
     def step(batch: int) -> None:
