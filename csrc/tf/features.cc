@@ -21,6 +21,7 @@ absl::Status FeatureAttrs::init(OpKernelConstruction* ctx, const tensorflow::OpK
   TF_RETURN_IF_ERROR(ctx->GetAttr("weights_of", &weights_of));
   TF_RETURN_IF_ERROR(ctx->GetAttr("combiners", &combiners));
   TF_RETURN_IF_ERROR(ctx->GetAttr("invalid_ids", &policy));
+  if (ctx->HasAttr("feature_names")) TF_RETURN_IF_ERROR(ctx->GetAttr("feature_names", &names_));
   invalid_ids = policy == "zero" ? InvalidIds::kZero : policy == "clip" ? InvalidIds::kClip : InvalidIds::kRaise;
   // Where the argument lists begin among the kernel's inputs.
   int end;
@@ -42,6 +43,10 @@ absl::Status FeatureAttrs::init(OpKernelConstruction* ctx, const tensorflow::OpK
     }
   }
   return absl::OkStatus();
+}
+
+std::string FeatureAttrs::called(int feature) const {
+  return static_cast<size_t>(feature) < names_.size() ? "feature " + names_[feature] : absl::StrCat("input ", feature);
 }
 
 const Tensor& FeatureAttrs::ids(OpKernelContext* ctx, int feature) const { return ctx->input(ids_at_ + feature); }
@@ -77,20 +82,22 @@ absl::Status FeatureAttrs::bags(OpKernelContext* ctx, std::vector<Bags>* bags) c
     if (splits_of[f] >= 0) {
       const Tensor& splits = ctx->input(splits_at_ + splits_of[f]);
       if (splits.dims() != 1 || splits.NumElements() < 1) {
-        return absl::InvalidArgumentError(absl::StrCat("input ", f, ": splits must be a vector with at least one entry"));
+        return absl::InvalidArgumentError(absl::StrCat(called(f), ": splits must be a vector with at least one entry"));
       }
       b.splits = splits.flat<int64_t>().data();
       if (!splits_are_valid(b.splits, b.num_bags, b.num_ids)) {
         return absl::InvalidArgumentError(absl::StrCat(
-            "input ", f, ": row splits must begin at 0, never fall, and end at the number of ids, ", b.num_ids));
+            called(f), ": row splits must begin at 0, never fall, and end at the number of ids, ", b.num_ids,
+            " (of a SparseTensor: its row indices must lie inside its dense shape). Received: ", b.num_bags + 1,
+            " splits from ", b.splits[0], " to ", b.splits[b.num_bags]));
       }
     } else if (given.dims() == 0) {
-      return absl::InvalidArgumentError(absl::StrCat("input ", f, ": ids must have a batch axis"));
+      return absl::InvalidArgumentError(absl::StrCat(called(f), ": ids must have a batch axis"));
     }
     if (weights_of[f] >= 0) {
       const Tensor& weights = ctx->input(weights_at_ + weights_of[f]);
       if (weights.NumElements() != b.num_ids) {
-        return absl::InvalidArgumentError(absl::StrCat("input ", f, ": there must be one weight an id. Received: ",
+        return absl::InvalidArgumentError(absl::StrCat(called(f), ": there must be one weight an id. Received: ",
                                                        weights.NumElements(), " weights, ", b.num_ids, " ids"));
       }
       b.weights = weights.flat<float>().data();

@@ -60,6 +60,10 @@ class FeatureAttrs {
   InvalidIds invalid_ids = InvalidIds::kRaise;
 
  private:
+  // How an error calls a feature: by its name, where the op was told it.
+  std::string called(int feature) const;
+
+  std::vector<std::string> names_;
   int ids_at_ = 0, splits_at_ = 0, weights_at_ = 0;
 };
 

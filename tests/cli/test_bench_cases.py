@@ -108,6 +108,13 @@ def test_filter_and_competitors():
         chosen(OpsOptions(competitors=("theirs",)))
 
 
+def test_a_filter_that_leaves_nothing_is_an_error():
+    with pytest.raises(
+        ValueError, match=r"`--filter` must match a case of suite one, such as 4x1e3x16-.*: --filter 'zz'"
+    ):
+        chosen(OpsOptions(suite="one", filter="zz"))
+
+
 def test_command_line(tmp_path):
     options = parse(["bench", "ops", "--suite", "one", "--resume", "--out", str(tmp_path)])
     assert options.bench == OpsOptions(suite="one", resume=True, out=tmp_path)

@@ -290,6 +290,39 @@ def test_wrong_arguments(arguments, text):
         dmp.DistributedEmbedding(embeddings(), **arguments)
 
 
+@pytest.mark.parametrize("kernels_asked", ["on", "off"])
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize(
+    "ids",
+    [
+        *[
+            tf.RaggedTensor.from_row_splits([1, 2, 3], splits, validate=False)
+            for splits in (
+                [0, 1, 2, 3, 5],
+                [0, 1, 1, 2, 2],
+                [0, 2, 1, 2, 3],
+                [1, 2, 2, 2, 3],
+                [0, -2, 1, 2, 3],
+            )
+        ],
+        tf.SparseTensor([[0, 0], [7, 0]], tf.constant([1, 2]), [4, 2]),
+        tf.SparseTensor([[-1, 0], [0, 0]], tf.constant([1, 2]), [4, 2]),
+    ],
+    ids=["beyond", "short", "falling", "not from 0", "negative", "sparse row behind", "sparse row before"],
+)
+def test_splits_that_do_not_match_are_an_error(ids, traced, kernels_asked, monkeypatch):
+    """Not wrong vectors, whichever ops compute them."""
+    monkeypatch.setenv("DEMB_KERNELS", kernels_asked)
+    layer = dmp.DistributedEmbedding([dmp.Embedding(50, 4, "sum", name="e")], feature_names=["bag"])
+    call = tf.function(layer) if traced else layer
+    with pytest.raises(
+        tf.errors.InvalidArgumentError,
+        match=r"feature bag: row splits must begin at 0, never fall, and end at the number of ids, \d .*"
+        r"Received: 5 splits from -?\d to \d",
+    ):
+        call([ids])
+
+
 def test_inputs_that_do_not_fit_the_features():
     layer = dmp.DistributedEmbedding(embeddings(), feature_names=["a", "b", "c"])
     x = tf.constant([1])
@@ -297,7 +330,7 @@ def test_inputs_that_do_not_fit_the_features():
         layer({"a": x, "b": x, "d": x})
     with pytest.raises(ValueError, match="Received: 2 entries"):
         layer([x, x])
-    with pytest.raises(ValueError, match="feature 'b' must be int32 or int64"):
+    with pytest.raises(ValueError, match="feature 'b' must be integers of 8 to 64 bits"):
         layer([x, tf.constant([1.0]), x])
     with pytest.raises(
         tf.errors.InvalidArgumentError, match="one batch size. Received on rank 0: a: 1, b: 2, c: 1"

@@ -97,7 +97,10 @@ def test_zero_and_clip_policies():
 
 @pytest.mark.parametrize("dtype", [np.float32, np.uint64, np.bool_])
 def test_wrong_dtype_names_the_feature(dtype):
-    with pytest.raises(ValueError, match="feature 'items' must be int32 or int64. Received: dtype="):
+    with pytest.raises(
+        ValueError,
+        match="feature 'items' must be integers of 8 to 64 bits, unsigned ones of 8 to 32. Received: dtype=",
+    ):
         Embedding(11, 3, name="items")(np.ones(4, dtype))
 
 

@@ -112,6 +112,14 @@ def test_the_environment_counts_at_every_call(install, monkeypatch):
         kernels.available()
 
 
+def test_a_wrong_instruction_set_is_an_error(install, monkeypatch):
+    install()
+    for wrong in ("PORTABLE", "avx2", ""):
+        monkeypatch.setenv("DEMB_ISA", wrong)
+        with pytest.raises(ValueError, match=f"'native' or 'portable'. Received: DEMB_ISA='{wrong}'"):
+            kernels.library()
+
+
 def test_enabled_for_cpu_only(install):
     install()
     for where in (

@@ -73,9 +73,10 @@ def open_mpi() -> Check:
 def kernel() -> Check:
     """The compiled library; without it plain TensorFlow ops do the same, so that its absence is no failure."""
     code = (
-        "import warnings; warnings.simplefilter('ignore'); from distributed_embeddings.ops import kernels; "
+        "import os, warnings; warnings.simplefilter('ignore'); from distributed_embeddings.ops import kernels; "
+        "off = os.environ.get('DEMB_KERNELS') == 'off'; why = 'off by DEMB_KERNELS' if off else 'none'; "
         "print('loaded' if kernels.available() and kernels.library() else "
-        "'none: plain TensorFlow ops, several times as slow (docs/how-to/build-kernels.md)')"
+        "f'{why}: plain TensorFlow ops, several times as slow (docs/how-to/build-kernels.md)')"
     )
     try:
         said = _quiet([sys.executable, "-c", code])

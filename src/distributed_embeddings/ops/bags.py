@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from distributed_embeddings.ops import kernels
 from distributed_embeddings.ops.segments import run_of_each
 
 COMBINERS = (None, "sum", "mean", "sqrtn")
@@ -83,8 +84,8 @@ def make_bags(ids: Any, weights: Any = None, *, feature: str, pooled: bool = Fal
     ids = _as_tensor(ids, feature)
     if ids.dtype not in _ID_DTYPES:
         raise ValueError(
-            f"ids of feature '{feature}' must be int32 or int64. Received: dtype={ids.dtype.name}. "
-            "Cast them where they are read; unsigned 64-bit keys belong in a dynamic table."
+            f"ids of feature '{feature}' must be integers of 8 to 64 bits, unsigned ones of 8 to 32. "
+            f"Received: dtype={ids.dtype.name}. Cast them where they are read."
         )
     if weights is not None:
         weights = _as_tensor(weights, feature)
@@ -224,7 +225,10 @@ def _ragged_bags(ids: tf.RaggedTensor, weights: tf.RaggedTensor | None, feature:
             f"ragged input of feature '{feature}' must have shape [B, None]. Received: shape={ids.shape}, "
             f"ragged_rank={ids.ragged_rank}."
         )
-    lengths = tf.cast(ids.row_lengths(), tf.int64)
+    splits = tf.cast(ids.row_splits, tf.int64)
+    if not kernels.enabled_for(splits):
+        splits = _checked_splits(splits, tf.size(ids.flat_values, tf.int64), feature)
+    lengths = splits[1:] - splits[:-1]
     flat_weights = None
     if weights is not None:
         weight_lengths = tf.cast(weights.row_lengths(), tf.int64)
@@ -246,8 +250,22 @@ def _ragged_bags(ids: tf.RaggedTensor, weights: tf.RaggedTensor | None, feature:
         like_ids,
         ragged=True,
         given=_kernel_ids(ids.flat_values),
-        splits=tf.cast(ids.row_splits, tf.int64),
+        splits=splits,
     )
+
+
+def _checked_splits(splits: tf.Tensor, num_ids: tf.Tensor, feature: str) -> tf.Tensor:
+    """The splits, once they are right. Kernels look for themselves; plain ops would make wrong bags of wrong splits."""
+    right = tf.reduce_all(splits[1:] >= splits[:-1]) & (splits[0] == 0) & (splits[-1] == num_ids)
+    # No quotes: TensorFlow's Assert escapes them.
+    text = tf.strings.format(
+        f"feature {feature}: row splits must begin at 0, never fall, and end at the number of ids, {{}} (of a "
+        "SparseTensor: its row indices must lie inside its dense shape). Received: {} splits from {} to {}",
+        [num_ids, tf.size(splits), splits[0], splits[-1]],
+    )
+    check = tf.debugging.Assert(right, [text])
+    with tf.control_dependencies([check] if check is not None else []):
+        return tf.identity(splits)
 
 
 def _dense_bags(ids: tf.Tensor, weights: tf.Tensor | None, feature: str) -> Bags:

@@ -76,12 +76,7 @@ def available() -> bool:
             this package; it says for which and what to do.
         ValueError: DEMB_KERNELS is neither "on" nor "off".
     """
-    asked = os.environ.get("DEMB_KERNELS", "on")
-    if asked not in ("on", "off"):
-        raise ValueError(
-            f"The environment's `DEMB_KERNELS` must be 'on' or 'off'. Received: DEMB_KERNELS={asked!r}"
-        )
-    if asked == "off":
+    if _setting("DEMB_KERNELS", "on", "off") == "off":
         return False
     if _build() is None:
         _warn_once()
@@ -94,8 +89,10 @@ def library() -> ModuleType:
 
     Raises:
         RuntimeError: `available()` is False.
+        ValueError: as in `available`, or DEMB_ISA is neither "native" nor "portable".
         ImportError: as in `available`, or the library cannot be loaded.
     """
+    _setting("DEMB_ISA", "native", "portable")
     build = _build() if available() else None
     if build is None:
         raise RuntimeError(
@@ -129,6 +126,15 @@ def enabled_for(where: tf.Variable | tf.Tensor | str) -> bool:
     kind = tf.DeviceSpec.from_string(device).device_type
     on_cpu = kind == "CPU" if kind else not tf.config.get_visible_devices("GPU")
     return on_cpu and available()
+
+
+def _setting(name: str, usual: str, other: str) -> str:
+    value = os.environ.get(name, usual)
+    if value not in (usual, other):
+        raise ValueError(
+            f"The environment's `{name}` must be '{usual}' or '{other}'. Received: {name}={value!r}"
+        )
+    return value
 
 
 @functools.cache

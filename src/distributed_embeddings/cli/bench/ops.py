@@ -28,13 +28,13 @@ _SPARE = 0.85
 
 def run_ops(options: OpsOptions) -> int:
     """Measure all cases of a suite; after each the report on disk is whole. Returns 1 when a case failed."""
+    entries = chosen(options)
     peers = find_peers(options.peers)
-    if peers is None:
+    if peers is None and any(COMPETITORS[name].is_peer for entry in entries for name in entry.competitors):
         print(f"no environment of the peers: they are left out. To have them, {MAKE_PEERS}", flush=True)
     path = report_path(options)
     old = of_this_machine(path) if path.exists() else None
     report = old if options.resume and old is not None else new_report(options)
-    entries = chosen(options)
     report["results"] = [r for r in report["results"] if not failures(r)]
     done = {result["case_key"] for result in report["results"]}
     left = in_order([entry for entry in entries if entry.case.key not in done], options.shuffle)
@@ -100,6 +100,11 @@ def chosen(options: OpsOptions) -> list[Entry]:
             f"`--competitors` must be of {sorted(COMPETITORS)}. Received: --competitors {' '.join(unknown)}"
         )
     entries = [e for e in SUITES[options.suite]() if pattern.search(e.case.key)]
+    if not entries:
+        raise ValueError(
+            f"`--filter` must match a case of suite {options.suite}, such as {SUITES[options.suite]()[0].case.key}. "
+            f"Received: --filter {options.filter!r}"
+        )
     return [Entry(e.case, tuple(wanted) or e.competitors) for e in entries]
 
 
