@@ -58,6 +58,7 @@ bool modify_portable(const RandomRows& job, int64_t f, int64_t l) { return modif
 
 // task(first, last) over all rows; whether every call returned true.
 bool in_parts(const RandomRows& job, const Executor& executor, FunctionRef<bool(int64_t, int64_t)> task) {
+  if (job.num_rows == 0) return job.count == 0;
   std::atomic<bool> all{true};
   executor.run((job.count + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t t) {
     if (!task(t * kRowsPerTask, std::min((t + 1) * kRowsPerTask, job.count))) all.store(false);

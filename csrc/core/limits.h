@@ -16,6 +16,7 @@ struct RandomRows {
   int64_t count;
 };
 
+// A table without rows is left alone: a row's lines are asked for before it is looked at, however long it is.
 // Both: whether all rows lie inside the table; those that do not are left out. The check is made where the lookup makes
 // its own, so that it is a part of both times.
 

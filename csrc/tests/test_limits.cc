@@ -39,5 +39,10 @@ TEST(limits_leave_out_rows_that_are_not_there) {
     CHECK(!demb::modify_limit(job, serial));
     CHECK(sum == 2 * 16 * table[0] - 32.0f, "%g", sum);
   }
+  const std::vector<int64_t> rows(9, 0);
+  const demb::RandomRows none{reinterpret_cast<char*>(table.data()), 0, int64_t{1} << 62, rows.data(), 9};
+  float sum;
+  CHECK(!demb::gather_limit(none, serial, &sum) && sum == 0.0f);
+  CHECK(!demb::modify_limit(none, serial));
   CHECK(table[0] == 6.0f && table[16] == 2.0f && table[32] == 6.0f);
 }

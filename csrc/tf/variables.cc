@@ -37,6 +37,10 @@ absl::Status LockedVariables::open(OpKernelContext* ctx, int first, int count, A
     if (!var->is_initialized || !var->tensor()->IsInitialized()) {
       return absl::FailedPreconditionError("a table was used before it was initialized");
     }
+    if (!tensorflow::DataTypeCanUseMemcpy(var->tensor()->dtype())) {
+      return absl::InvalidArgumentError(absl::StrCat("a variable must hold numbers. Received: dtype ",
+                                                     tensorflow::DataTypeString(var->tensor()->dtype())));
+    }
     if (access == Access::kWrite) TF_RETURN_IF_ERROR(own(var.get()));
   }
   return absl::OkStatus();

@@ -76,9 +76,10 @@ def test_the_limit_gives_way_to_all():
     case = Case(1000, 16, 1, 256)
     needs = bytes_needed(case, "ours")
     assert bytes_needed(case, "limit") > 4 * GIB
-    names, skipped = fitting(Entry(case, ("ours", "limit")), needs + 4 * GIB, True)
-    assert names == ["ours"]
-    assert list(skipped) == ["limit"]
+    for order in (("ours", "limit", "plain_tf"), ("limit", "ours", "plain_tf")):
+        names, skipped = fitting(Entry(case, order), 2 * needs + 4 * GIB, True)
+        assert names == ["ours", "plain_tf"]
+        assert list(skipped) == ["limit"]
 
 
 def test_without_peers_the_others_run():

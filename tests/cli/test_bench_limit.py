@@ -6,10 +6,14 @@ import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from demb_commands import demb
 
 from distributed_embeddings.cli.bench import worker_limit
 from distributed_embeddings.cli.bench.cases import Case
+from distributed_embeddings.cli.bench.ops import _measure
+from distributed_embeddings.cli.bench.options import OpsOptions
+from distributed_embeddings.cli.bench.process import WorkerError
 from distributed_embeddings.ops import kernels
 from distributed_embeddings.ops.table_resource import TableResource
 
@@ -40,21 +44,61 @@ def test_the_operation_reads_and_changes_rows_of_any_size():
     for modify in (False, True):
         with pytest.raises(Exception, match=r"`rows` must lie in \[0, 4\), the table's rows of 128 bytes"):
             run(table.handle, [1, 4], row_bytes=128, modify=modify)
+    for modify in (False, True):
+        with pytest.raises(Exception, match=r"`rows` must lie in \[0, 0\)"):
+            run(table.handle, [0] * 9, row_bytes=2**46, modify=modify)
+        with pytest.raises(Exception, match="a variable must hold numbers. Received: dtype string"):
+            run(tf.Variable(["x" * 1000] * 3).handle, [0, 1, 2, 20], row_bytes=64, modify=modify)
     with pytest.raises(
         Exception, match="`row_bytes` must be a positive multiple of 64. Received: row_bytes=68"
     ):
         run(table.handle, [1], row_bytes=68, modify=False)
 
 
+@pytest.mark.parametrize(("count", "row_bytes"), [(3072, 64), (106496, 68), (2**20, 512)])
+def test_no_row_comes_again_before_caches_are_full_of_others(count, row_bytes):
+    assert worker_limit._pool(count, row_bytes) * count * worker_limit.whole_lines(row_bytes) >= 2**30
+
+
 @needs_kernels
 @pytest.mark.filterwarnings("ignore:distributed_embeddings runs WITHOUT its C:RuntimeWarning")
 def test_a_small_limit(monkeypatch):
     monkeypatch.setattr(worker_limit, "LIMIT_TABLE", 2**22)
+    monkeypatch.setattr(worker_limit, "_TOUCHED", 2**15)
     monkeypatch.setattr(worker_limit, "use_threads", lambda threads: None)
     said, answer = worker_limit.start(Case(1000, 16, 2, 8, tables=3).to_dict())
     assert said == {"count": 3 * 8 * 2}
     for phase in ("gather", "modify"):
         assert all(s > 0 for s in answer({"run": phase, "count": 6})["seconds"])
+
+
+def test_a_limit_that_dies_takes_nobody_with_it():
+    class Mate:
+        def __init__(self, dies):
+            self.dies = dies
+
+        def ask(self, request, timeout=None):
+            if self.dies:
+                raise WorkerError("the machine's limit ended without an answer")
+            return {"seconds": [1.0] * int(request.get("count", 1)), "resident": 1, "peak": 1}
+
+    class Mates(dict):
+        def drop(self, name):
+            del self[name]
+
+    result = {
+        "case_key": "a", "skipped": {},
+        "competitors": {"ours": {"steps": 0, "info": {}}, "limit": {"steps": 0, "info": {}}},
+    }  # fmt: skip
+    crew = Mates(ours=Mate(False), limit=Mate(True))
+    _measure(crew, Case(1000, 16, 2, 8), OpsOptions(repeats=2), result)
+    assert set(crew) == set(result["competitors"]) == {"ours"}
+    assert result["competitors"]["ours"]["turns"]["both"] == [[1.0], [1.0]]
+    assert result["skipped"] == {"limit": "not measured: the machine's limit ended without an answer"}
+    crew["ours"].dies = True
+    _measure(crew, Case(1000, 16, 2, 8), OpsOptions(repeats=2), result)
+    assert result["skipped"]["all"].startswith("failed: ")
+    assert "turns" not in result["competitors"]["ours"]
 
 
 def test_without_kernels_it_is_left_out_and_said(tmp_path, monkeypatch):

@@ -153,7 +153,9 @@ def fitting(entry: Entry, budget: int, have_peers: bool) -> tuple[list[str], dic
     names: list[str] = []
     skipped: dict[str, str] = {}
     used = 0
-    for name in entry.competitors:
+    # The limit is nobody's rival: it gives way to all.
+    order = sorted(entry.competitors, key=lambda name: name == "limit")
+    for name in order:
         reason = refusal(name, entry.case)
         if reason is None and COMPETITORS[name].is_peer and not have_peers:
             reason = "no environment of the peers"
@@ -167,7 +169,7 @@ def fitting(entry: Entry, budget: int, have_peers: bool) -> tuple[list[str], dic
             used += needs
         else:
             skipped[name] = reason
-    rivals = [name for name in entry.competitors if name != "limit"][:2]
+    rivals = [name for name in order if name != "limit"][:2]
     lost = [name for name in rivals if skipped.get(name, "").startswith("does not fit")]
     if lost and names:
         skipped |= dict.fromkeys(names, f"{lost[0]} does not fit beside it")
@@ -183,14 +185,19 @@ def check_same_ids(competitors: dict[str, Any]) -> None:
 
 
 def _measure(crew: Crew, case: Case, options: OpsOptions, result: dict[str, Any]) -> None:
-    """Take turns; where a competitor fails the case is kept without turns and says why."""
+    """Take turns; where a competitor fails the case is kept without turns and says why, but for the limit."""
     found = result["competitors"]
+    failed: list[str] = []
 
     def run_of(name: str) -> Run:
         def run(phase: str, count: int) -> list[float]:
             found[name]["steps"] += count * case.steps_per_call
             timeout = max(600.0, 20 * options.max_seconds)
-            answer = crew[name].ask({"run": phase, "count": count}, timeout)
+            try:
+                answer = crew[name].ask({"run": phase, "count": count}, timeout)
+            except WorkerError:
+                failed.append(name)
+                raise
             return [float(s) for s in answer["seconds"]]
 
         return run
@@ -206,6 +213,11 @@ def _measure(crew: Crew, case: Case, options: OpsOptions, result: dict[str, Any]
             found[name]["turns"] = turns[name]
             found[name]["memory_after"] = crew[name].ask({"memory": "now"})
     except WorkerError as error:
+        if failed == ["limit"]:
+            result["skipped"]["limit"] = f"not measured: {error}"
+            crew.drop("limit")
+            del found["limit"]
+            return _measure(crew, case, options, result)
         result["skipped"]["all"] = f"failed: {error}"
         for name in found:
             found[name].pop("turns", None)
@@ -229,7 +241,7 @@ def told(result: dict[str, Any]) -> str:
             text += f" (×{ratio(both, found['ours']['turns']['both']).text()})"
         parts.append(text)
     if "ours" in found and "limit" in result["competitors"]:
-        parts.append("share of limit " + ", ".join(map(percent, shares(result, "ours"))))
+        parts.append("share of limit " + ", ".join(percent(x) or "unknown" for x in shares(result, "ours")))
     parts += [f"{name} skipped: {brief(reason)}" for name, reason in result["skipped"].items()]
     return "; ".join(parts).replace(":;", ":", 1)
 

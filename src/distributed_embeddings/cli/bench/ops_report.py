@@ -275,7 +275,7 @@ def left_out(results: list[dict[str, Any]]) -> list[str]:
         whole = not any("turns" in c for c in result["competitors"].values())
         for name, reason in result["skipped"].items():
             first = reason.splitlines()[0]
-            if whole and first.startswith(("does not fit:", "failed")):
+            if whole and first.startswith(("does not fit:", "failed", "not measured")):
                 lines.append(f"- {result['case_key']}: {TITLES.get(name, name)} {first}")
             elif not whole:
                 counts[TITLES.get(name, name), first] += 1

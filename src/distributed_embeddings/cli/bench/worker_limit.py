@@ -21,7 +21,8 @@ from .tensorflow_steps import use_threads
 LINE = 64
 """Bytes of a cache line: rows lie on whole ones; only their own bytes count."""
 _MOST_ROWS = 2**20
-_POOL = 4
+_TOUCHED = 2**30
+"""Bytes of rows that are touched before any comes again: more than caches hold, however few a case has."""
 
 
 def start(case: dict[str, Any]) -> tuple[dict[str, Any], Answer]:
@@ -45,12 +46,17 @@ def start(case: dict[str, Any]) -> tuple[dict[str, Any], Answer]:
         phase: _step(table, whole_lines(row_bytes), phase == "modify", count, random)
         for phase, row_bytes in phases.items()
     }
-    return {"count": count}, answer_runs(steps, _POOL)
+    return {"count": count}, answer_runs(steps, _pool(count, of.row_bytes))
 
 
 def whole_lines(row_bytes: int) -> int:
     """The least multiple of a cache line that holds a row."""
     return -(-row_bytes // LINE) * LINE
+
+
+def _pool(count: int, row_bytes: int) -> int:
+    """Sets of rows that take turns."""
+    return -(-_TOUCHED // (count * whole_lines(row_bytes)))
 
 
 def random_rows(num_rows: int, count: int, random: np.random.Generator) -> np.ndarray:
@@ -61,10 +67,17 @@ def random_rows(num_rows: int, count: int, random: np.random.Generator) -> np.nd
 
 
 def _step(table: TableResource, row_bytes: int, modify: bool, count: int, random: np.random.Generator) -> Any:
-    pool = [tf.constant(random_rows(LIMIT_TABLE // row_bytes, count, random)) for _ in range(_POOL)]
+    num_rows = LIMIT_TABLE // row_bytes
+    first = random_rows(num_rows, count, random)
+    # The same order from other places on: drawing every set would take a minute.
+    pool = [
+        tf.constant((first + move) % num_rows)
+        for move in random.integers(0, num_rows, _pool(count, row_bytes))
+    ]
 
     def step(batch: int) -> None:
-        kernels.library().demb_random_rows(table.handle, pool[batch], row_bytes=row_bytes, modify=modify)
+        rows = pool[batch % len(pool)]
+        kernels.library().demb_random_rows(table.handle, rows, row_bytes=row_bytes, modify=modify)
 
     return step
 
