@@ -258,10 +258,17 @@ def _checked_splits(splits: tf.Tensor, num_ids: tf.Tensor, feature: str) -> tf.T
     """The splits, once they are right. Kernels look for themselves; plain ops would make wrong bags of wrong splits."""
     right = tf.reduce_all(splits[1:] >= splits[:-1]) & (splits[0] == 0) & (splits[-1] == num_ids)
     # No quotes: TensorFlow's Assert escapes them.
-    text = tf.strings.format(
-        f"feature {feature}: row splits must begin at 0, never fall, and end at the number of ids, {{}} (of a "
-        "SparseTensor: its row indices must lie inside its dense shape). Received: {} splits from {} to {}",
-        [num_ids, tf.size(splits), splits[0], splits[-1]],
+    text = tf.strings.join(
+        [
+            f"feature {feature}: row splits must begin at 0, never fall, and end at the number of ids, ",
+            tf.strings.as_string(num_ids),
+            " (of a SparseTensor: its row indices must lie inside its dense shape). Received: ",
+            tf.strings.as_string(tf.size(splits)),
+            " splits from ",
+            tf.strings.as_string(splits[0]),
+            " to ",
+            tf.strings.as_string(splits[-1]),
+        ]
     )
     check = tf.debugging.Assert(right, [text])
     with tf.control_dependencies([check] if check is not None else []):
