@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -283,6 +284,48 @@ def another_dtype_or_phase_raises_on_every_rank(comm: Comm) -> None:
     _raises("'labels'", lambda: comm.all_gather(values, phase="labels" if last else "ids"))
     _raises("barrier", lambda: comm.barrier(phase="b") if last else comm.all_reduce(tf.zeros([3]), phase="a"))
     comm.barrier(phase="goes on")
+
+
+@case
+def duplicates_serve_two_threads_at_once(comm: Comm) -> None:
+    other = comm.duplicate("embedding graph")
+    assert (other.rank, other.size, other.backend) == (comm.rank, comm.size, comm.backend)
+    sums: list[float] = []
+
+    @tf.function
+    def many(communicator: Comm, values: tf.Tensor) -> tf.Tensor:
+        for k in range(8):
+            values = communicator.all_reduce(values, phase=f"dense {k}") / comm.size
+        return values
+
+    def beside() -> None:
+        for k in range(20):
+            got, _ = other.all_gather(tf.fill([3 + comm.rank], float(k)), phase=f"ids {k}")
+            sums.append(float(tf.reduce_sum(got)))
+
+    thread = threading.Thread(target=beside)
+    thread.start()
+    for k in range(20):
+        same(many(comm, tf.fill([5], float(k))), np.full(5, k, np.float32))
+    thread.join(60)
+    rows = sum(3 + r for r in range(comm.size))
+    assert sums == [float(k * rows) for k in range(20)], sums
+    other.shutdown()
+    same(comm.all_reduce(tf.ones([1]), phase="goes on"), np.array([comm.size], np.float32))
+
+
+@case
+def a_told_failure_raises_on_the_others(comm: Comm) -> None:
+    if comm.size == 1:
+        comm.tell_failure("nobody hears it")
+        return
+    lane = comm.duplicate("embedding graph")
+    if comm.rank == comm.size - 1:
+        lane.tell_failure("rank 7 has no disk left")
+    else:
+        _raises("rank 7 has no disk left", lambda: lane.all_reduce(tf.ones([3]), phase="gradients"))
+    same(lane.all_reduce(tf.ones([1]), phase="goes on"), np.array([comm.size], np.float32))
+    lane.shutdown()
 
 
 @case

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 
 import pytest
@@ -31,7 +32,7 @@ def test_watchdog_doubles_and_deadline_names_everything(capsys: pytest.CaptureFi
 
 def test_without_deadline_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     end = time.monotonic() + 0.1
-    Waiter(0, 0.02, 0.01).wait(lambda: time.monotonic() > end, "shutdown", lambda: [1], deadline=False)
+    Waiter(0, 0.02, 0.01).wait(lambda: time.monotonic() > end, "shutdown", lambda: [1], deadline=math.inf)
     assert "watchdog" in capsys.readouterr().err
 
 

@@ -5,6 +5,7 @@ No launcher but addresses is needed. It is right everywhere and, over gRPC, slow
 
 from __future__ import annotations
 
+import contextlib
 import os
 import zlib
 from typing import Any
@@ -17,11 +18,12 @@ from .collective_cluster import payload_device, start
 from .collective_meeting import Meeting
 from .collective_wire import from_wire, pack, to_bits, to_wire, unpack
 from .communicator import Tensor
+from .errors import CommunicationError
 from .host_ops import HostOps, require_eager, rows_like, with_shape
 
 _MERGE = {"sum": "Add", "mean": "Add", "max": "Max", "min": "Min"}
-# One group a device type: a group holds devices of one kind only.
-_CPU_GROUP, _GPU_GROUP = 7001, 7002
+# One group a device type, because a group holds devices of one kind only; further ones for each duplicate.
+_FIRST_CPU_GROUP, _FIRST_GPU_GROUP = 7001, 8001
 
 
 class CollectiveCommunicator:
@@ -29,13 +31,15 @@ class CollectiveCommunicator:
 
     backend = "tensorflow"
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, device: str | None = None, lane: str = "", number: int = 0) -> None:
         self.rank, self.size = cluster.rank, cluster.size
         self.local_rank, self.local_size = cluster.local_rank, cluster.local_size
-        device = start(cluster)
-        self._host = HostOps(device)
-        self._meeting = Meeting(self.rank, self.size, self._host, _CPU_GROUP)
-        self._device = payload_device(device)
+        self._cluster = cluster
+        self._cpu = start(cluster) if device is None else device
+        self._number, self._duplicates = number, 0
+        self._host = HostOps(self._cpu, lane)
+        self._meeting = Meeting(self.rank, self.size, self._host, _FIRST_CPU_GROUP + number, lane)
+        self._device = payload_device(self._cpu)
         self._closed = False
 
     def all_to_all(self, values: Tensor, splits: Tensor, *, phase: str) -> tuple[Tensor, Tensor]:
@@ -117,6 +121,26 @@ class CollectiveCommunicator:
         require_eager(phase)
         self._meeting.run("barrier", None, None, phase)
 
+    def duplicate(self, name: str) -> CollectiveCommunicator:
+        """See Communicator. Refused on GPUs: NCCL wants the operations of all its communicators in one order on all
+        ranks, which two threads do not keep."""
+        if "GPU" in self._device and self.size > 1:
+            raise RuntimeError(
+                "communication in two threads must not go through NCCL. Received: backend 'tensorflow' on "
+                f"{self._device}. Use backend 'mpi', or no pipeline."
+            )
+        if self._number:
+            raise RuntimeError("a duplicate must be made of the process's own communicator")
+        self._duplicates += 1
+        return CollectiveCommunicator(self._cluster, self._cpu, name, self._duplicates)
+
+    def tell_failure(self, text: str) -> None:
+        """See Communicator."""
+        if self._closed or self._meeting.failed or self.size == 1:
+            return
+        with contextlib.suppress(CommunicationError, ValueError, tf.errors.OpError):
+            self._meeting.run("failure", None, None, "failure", lambda *_: (text, 0))
+
     def shutdown(self) -> None:
         """See Communicator."""
         if not self._closed:
@@ -159,7 +183,7 @@ class CollectiveCommunicator:
         gpu = "GPU" in self._device
         return {
             "group_size": self.size,
-            "group_key": _GPU_GROUP if gpu else _CPU_GROUP,
+            "group_key": (_FIRST_GPU_GROUP if gpu else _FIRST_CPU_GROUP) + self._number,
             "instance_key": key,
             "ordering_token": [self._host.order()],
             "communication_hint": "nccl" if gpu else "ring",

@@ -29,7 +29,8 @@ Check = Callable[[tuple[int, ...], Any], tuple[str, int]]
 class Meeting:
     """Announce, gather, compare."""
 
-    def __init__(self, rank: int, size: int, host: HostOps, group_key: int) -> None:
+    def __init__(self, rank: int, size: int, host: HostOps, group_key: int, lane: str = "") -> None:
+        self._lane = lane
         self._rank, self._size, self._host, self._group_key = rank, size, host, group_key
         self._waiter = Waiter(rank)
         self.deadline_seconds = self._waiter.deadline_seconds
@@ -92,7 +93,7 @@ class Meeting:
         error, digest = check(shape, rows) if check else ("", 0)
         row_bytes = dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64)) if dtype else 0
         operation = Operation(
-            self._sequence, kind, phase, dtype.name if dtype else "", row_bytes, digest, error
+            self._sequence, kind, phase, dtype.name if dtype else "", row_bytes, digest, error, self._lane
         )
         token = np.zeros(1, TOKEN)
         fill(token, operation, 0)
@@ -135,7 +136,9 @@ class Meeting:
                     ordering_token=[self._host.order()],
                     communication_hint="ring",
                     # Leaving has no deadline: rank 0 may write a file meanwhile.
-                    timeout_seconds=0.0 if kind == "shutdown" else self.deadline_seconds,
+                    timeout_seconds={"shutdown": 0.0, "failure": self._waiter.farewell_seconds}.get(
+                        kind, self.deadline_seconds
+                    ),
                 )
         except tf.errors.OpError as error:
             self.failed = True

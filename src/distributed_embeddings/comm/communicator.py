@@ -51,6 +51,21 @@ class Communicator(Protocol):
         """Wait for every rank (eager only)."""
         ...
 
+    def duplicate(self, name: str) -> Communicator:
+        """A second communicator of the same ranks, for another thread: what happens on one never meets the other.
+
+        name: what errors and watchdog lines call it. Collective, eager only. Raises RuntimeError where threads may not
+        communicate beside each other.
+        """
+        ...
+
+    def tell_failure(self, text: str) -> None:
+        """Make the others' next operation fail with `text`, on every rank, instead of leaving them waiting.
+
+        Returns when they know, or after DEMB_FAREWELL_SECONDS. Never raises.
+        """
+        ...
+
     def shutdown(self) -> None:
         """Leave the job with all other ranks. Leaving while others still work is an error on them."""
         ...

@@ -6,6 +6,7 @@ and the receiving side learns how many rows come before it posts a receive.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ class Handshake:
         self._rank: int = comm.Get_rank()
         size: int = comm.Get_size()
         self._waiter = waiter
+        self._deadlines = {"shutdown": math.inf, "failure": waiter.farewell_seconds}
         self._sent = np.zeros(size, TOKEN)
         self._received = np.zeros(size, TOKEN)
         self._peers = [p for p in range(size) if p != self._rank]
@@ -37,6 +39,7 @@ class Handshake:
     def run(self, operation: Operation, rows: Any) -> Array:
         """Tell rank d that `rows[d]` rows come; return how many come from each rank (int64 [size]).
 
+        Leaving has no deadline, telling a failure a short one: the others may be anywhere.
         Raises CommunicationError when a rank is in another operation, reports an error, or is late.
         """
         fill(self._sent, operation, rows)
@@ -47,7 +50,7 @@ class Handshake:
                 lambda: bool(MPI.Prequest.Testall(self._requests)),
                 str(operation),
                 self._missing,
-                deadline=operation.kind != "shutdown",
+                deadline=self._deadlines.get(operation.kind),
             )
             compare(self._received, self._rank, operation)
         elif operation.error:

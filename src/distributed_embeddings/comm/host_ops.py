@@ -13,8 +13,9 @@ from .communicator import Tensor
 class HostOps:
     """Runs functions of NumPy arrays: at once when eager, as one stateful host op inside `tf.function`."""
 
-    def __init__(self, device: str = "CPU:0") -> None:
+    def __init__(self, device: str = "CPU:0", lane: str = "") -> None:
         self.device = device
+        self._name = f"distributed_embeddings_order_{lane}".rstrip("_").replace(" ", "_")
         self._handle: Tensor = None
 
     def call(
@@ -41,7 +42,7 @@ class HostOps:
         if self._handle is None:
             with tf.init_scope(), tf.device(self.device):
                 self._handle = tf.raw_ops.VarHandleOp(
-                    dtype=tf.int64, shape=[], shared_name="distributed_embeddings_order", container=""
+                    dtype=tf.int64, shape=[], shared_name=self._name, container=""
                 )
         return self._handle
 

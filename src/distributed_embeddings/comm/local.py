@@ -52,6 +52,13 @@ class LocalCommunicator:
         """See Communicator."""
         require_eager(phase)
 
+    def duplicate(self, name: str) -> LocalCommunicator:
+        """See Communicator: without state, it serves any number of threads."""
+        return self
+
+    def tell_failure(self, text: str) -> None:
+        """See Communicator: there is nobody to tell."""
+
     def shutdown(self) -> None:
         """See Communicator."""
 

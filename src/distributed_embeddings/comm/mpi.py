@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from .communicator import Tensor
 from .host_ops import HostOps, require_eager, rows_like, with_shape
-from .mpi_engine import MpiEngine
+from .mpi_engine import MpiEngine, require_threads
 
 
 class MpiCommunicator:
@@ -16,13 +16,13 @@ class MpiCommunicator:
 
     backend = "mpi"
 
-    def __init__(self, local_rank: int, local_size: int) -> None:
-        self._engine = MpiEngine()
+    def __init__(self, local_rank: int, local_size: int, lane: str = "") -> None:
+        self._engine = MpiEngine(lane)
         self.rank = self._engine.rank
         self.size = self._engine.size
         self.local_rank = local_rank
         self.local_size = local_size
-        self._host = HostOps()
+        self._host = HostOps(lane=lane)
 
     def all_to_all(self, values: Tensor, splits: Tensor, *, phase: str) -> tuple[Tensor, Tensor]:
         """See Communicator."""
@@ -75,6 +75,15 @@ class MpiCommunicator:
         """See Communicator."""
         require_eager(phase)
         self._engine.barrier(phase)
+
+    def duplicate(self, name: str) -> MpiCommunicator:
+        """See Communicator. Raises RuntimeError where MPI was started for one thread only."""
+        require_threads()
+        return MpiCommunicator(self.local_rank, self.local_size, name)
+
+    def tell_failure(self, text: str) -> None:
+        """See Communicator."""
+        self._engine.tell_failure(text)
 
     def shutdown(self) -> None:
         """See Communicator."""

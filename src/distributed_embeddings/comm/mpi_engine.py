@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import zlib
 from typing import Any
@@ -23,9 +24,13 @@ ONE_TRIP_BYTES = 1 << 16
 
 
 class MpiEngine:
-    """One duplicated communicator, so that the user's own MPI traffic never meets this one."""
+    """One duplicated communicator, so that the user's own MPI traffic never meets this one.
 
-    def __init__(self) -> None:
+    lane: what its operations are called in errors, when a process has several.
+    """
+
+    def __init__(self, lane: str = "") -> None:
+        self._lane = lane
         self._comm: Any = MPI.COMM_WORLD.Dup()
         self.rank: int = self._comm.Get_rank()
         self.size: int = self._comm.Get_size()
@@ -111,6 +116,14 @@ class MpiEngine:
         with self._lock:
             self._meet("barrier", None, 0, phase)
 
+    def tell_failure(self, text: str) -> None:
+        """See Communicator.tell_failure."""
+        with self._lock:
+            if self._closed or self._failure is not None:
+                return
+            with contextlib.suppress(CommunicationError, ValueError):
+                self._meet("failure", None, 0, "failure", error=text)
+
     def shutdown(self) -> None:
         """Leave together with all others, without a deadline. After a failure nobody comes: leave alone."""
         with self._lock:
@@ -144,7 +157,7 @@ class MpiEngine:
         if values is not None:
             dtype = values.dtype.name
             row_bytes = values.dtype.itemsize * int(np.prod(values.shape[1:], dtype=np.int64))
-        operation = Operation(self._sequence, kind, phase, dtype, row_bytes, check, error)
+        operation = Operation(self._sequence, kind, phase, dtype, row_bytes, check, error, self._lane)
         try:
             return self._handshake.run(operation, rows), str(operation)
         except CommunicationError as failure:
@@ -184,6 +197,17 @@ class MpiEngine:
         self._run(own, parts, name)
         reduce_parts(parts, op, results[self.rank])
         self._run([results[self.rank]] * self.size, results, name)
+
+
+def require_threads() -> None:
+    """Raise RuntimeError unless several threads may be inside MPI at once."""
+    level = MPI.Query_thread()
+    if level < MPI.THREAD_MULTIPLE:
+        raise RuntimeError(
+            "this MPI must be started with MPI_THREAD_MULTIPLE for communication in two threads. "
+            f"Received: thread level {level} (single {MPI.THREAD_SINGLE} … multiple {MPI.THREAD_MULTIPLE}). "
+            "Set MPI4PY_RC_THREAD_LEVEL=multiple, or use an MPI built with thread support."
+        )
 
 
 def _cut(rows: Array, splits: Array) -> list[Array]:

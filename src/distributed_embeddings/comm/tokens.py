@@ -10,7 +10,16 @@ import numpy as np
 from .buffers import Array
 from .errors import CommunicationError
 
-KINDS = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce", "broadcast", "barrier", "shutdown")
+KINDS = (
+    "all_to_all",
+    "all_gather",
+    "reduce_scatter",
+    "all_reduce",
+    "broadcast",
+    "barrier",
+    "shutdown",
+    "failure",
+)
 
 _TEXT_BYTES = 256
 TOKEN = np.dtype(
@@ -38,9 +47,10 @@ class Operation:
     row_bytes: int = 0
     check: int = 0
     error: str = ""
+    lane: str = ""
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.phase!r} (operation {self.sequence})"
+        return f"{self.kind} {self.phase!r} (operation {self.sequence}{self.lane and f' of the {self.lane}'})"
 
 
 def fill(tokens: Array, operation: Operation, rows: Any) -> None:

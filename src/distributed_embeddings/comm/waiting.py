@@ -30,6 +30,7 @@ class Waiter:
         self.rank = rank
         self.watchdog_seconds = watchdog_seconds or seconds_from_env("DEMB_WATCHDOG_SECONDS", 10.0)
         self.deadline_seconds = deadline_seconds or seconds_from_env("DEMB_DEADLINE_SECONDS", 300.0)
+        self.farewell_seconds = seconds_from_env("DEMB_FAREWELL_SECONDS", 15.0)
 
     def wait(
         self,
@@ -37,18 +38,20 @@ class Waiter:
         operation: str,
         missing: Callable[[], Sequence[int]],
         *,
-        deadline: bool = True,
+        deadline: float | None = None,
     ) -> None:
         """Poll `done` until it is true. `operation` and `missing` (ranks) describe it when it is long.
 
-        Raises CommunicationError at the deadline, unless `deadline` is False.
+        deadline: seconds, by default `deadline_seconds`. Raises CommunicationError then.
         """
         start = time.monotonic()
         while time.monotonic() - start < YIELD_SECONDS:
             if done():
                 return
             os.sched_yield()
-        self._sleep_until(done, operation, missing, start, deadline)
+        self._sleep_until(
+            done, operation, missing, start, self.deadline_seconds if deadline is None else deadline
+        )
 
     def _sleep_until(
         self,
@@ -56,7 +59,7 @@ class Waiter:
         operation: str,
         missing: Callable[[], Sequence[int]],
         start: float,
-        deadline: bool,
+        deadline: float,
     ) -> None:
         pause = FIRST_SLEEP_SECONDS
         report_at = self.watchdog_seconds
@@ -64,7 +67,7 @@ class Waiter:
             time.sleep(pause)
             pause = min(pause * 1.5, LONGEST_SLEEP_SECONDS)
             waited = time.monotonic() - start
-            if deadline and waited >= self.deadline_seconds:
+            if waited >= deadline:
                 text = self.describe(operation, missing(), waited)
                 raise CommunicationError(f"{text} {self.at_deadline()}")
             if waited >= report_at:
