@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from distributed_embeddings import comm
+from distributed_embeddings.layers import hand_over
 from distributed_embeddings.layers.embedding import initializer_seed, output_spec
 from distributed_embeddings.layers.inputs import (
     agree_inner_shapes,
@@ -21,7 +22,7 @@ from distributed_embeddings.layers.symbolic import in_symbolic_trace, placeholde
 from distributed_embeddings.layers.table_specs import agreed_policy, feature_specs, table_specs
 from distributed_embeddings.layers.tables import TableSet
 from distributed_embeddings.layers.whole_tables import read_whole, write_whole
-from distributed_embeddings.ops.bags import make_bags
+from distributed_embeddings.ops.bags import Bags, make_bags
 from distributed_embeddings.planner import ShardingPlan, TableSpec, make_layout, make_plan
 from distributed_embeddings.sharding import (
     LookupSettings,
@@ -115,6 +116,7 @@ class DistributedEmbedding(keras.layers.Layer):
         combiners = {t.name: t.combiner for t in self.plan.tables}
         self._has_combiner = {f.name: combiners[f.table] is not None for f in self.plan.features}
         self._tables: TableSet | None = None
+        self.guard: hand_over.TableGuard | None = None
         self._inner_shapes: list[tuple[int, ...] | None] = []
 
     def _make_plan(self, specs: Any, features: Any) -> ShardingPlan:
@@ -178,22 +180,42 @@ class DistributedEmbedding(keras.layers.Layer):
         self._agree_inner_shapes(ids)
         if in_symbolic_trace():
             return self._like(inputs, self._placeholders(dict(zip(names, ids, strict=True))))
-        bags = [
-            make_bags(x, w, feature=n, pooled=self._has_combiner[n])
-            for x, w, n in zip(ids, per_id, names, strict=True)
-        ]
-        settings = LookupSettings(self.invalid_ids, tf.as_dtype(self.wire_dtype))
-        count = None if self.invalid_ids == "raise" else self._count_invalid
-        tables = self._tables.for_lookup()
-        if self.dp_input or self._comm.size == 1:
-            outputs = sharded_lookup(self._comm, self._layout, tables, bags, settings, count)
-        else:
-            index = {f.name: i for i, f in enumerate(self.plan.features)}
-            given = {index[n]: b for n, b in zip(names, bags, strict=True)}
-            check_inner_shapes(self.plan, given, ids, self._inner_shapes)
-            shapes = [s or () for s in self._inner_shapes]
-            outputs = model_parallel_lookup(self._comm, self._layout, tables, given, shapes, settings, count)
+        stand_in = hand_over.current()
+        outputs = None if stand_in is None else stand_in.on_lookup(self, ids, per_id)
+        if outputs is None:
+            outputs = self._look_up(ids, per_id)
         return self._like(inputs, [tf.cast(o, self.compute_dtype) for o in outputs])
+
+    def _look_up(self, ids: Sequence[Any], per_id: Sequence[Any]) -> list[Any]:
+        names, bags = self.local_inputs, self.bags(ids, per_id)
+        count = None if self.invalid_ids == "raise" else self.count_invalid
+        tables = self.tables.for_lookup()
+        if self.dp_input or self._comm.size == 1:
+            return sharded_lookup(self._comm, self._layout, tables, bags, self.lookup_settings, count)
+        index = {f.name: i for i, f in enumerate(self.plan.features)}
+        given = {index[n]: b for n, b in zip(names, bags, strict=True)}
+        check_inner_shapes(self.plan, given, ids, self._inner_shapes)
+        shapes = [s or () for s in self._inner_shapes]
+        return model_parallel_lookup(
+            self._comm, self._layout, tables, given, shapes, self.lookup_settings, count
+        )
+
+    def bags(self, ids: Sequence[Any], per_id: Sequence[Any]) -> list[Bags]:
+        """Inputs in the order of `local_inputs` as bags."""
+        return [
+            make_bags(x, w, feature=n, pooled=self._has_combiner[n])
+            for x, w, n in zip(ids, per_id, self.local_inputs, strict=True)
+        ]
+
+    @property
+    def lookup_settings(self) -> LookupSettings:
+        """What lookups of this layer need to know beside its plan."""
+        return LookupSettings(self.invalid_ids, tf.as_dtype(self.wire_dtype))
+
+    @property
+    def tables(self) -> TableSet:
+        """This rank's blocks; the layer is built."""
+        return self._tables
 
     def _agree_inner_shapes(self, ids: Sequence[Any]) -> None:
         """Model-parallel input, first call: every rank learns the shapes of the features it is not given."""
@@ -209,7 +231,8 @@ class DistributedEmbedding(keras.layers.Layer):
             return dict(zip((f.name for f in self.plan.features), outputs, strict=True))
         return outputs
 
-    def _count_invalid(self, counts: tf.Tensor) -> None:
+    def count_invalid(self, counts: tf.Tensor) -> None:
+        """Add invalid ids by feature, int64."""
         self._invalid_counts.assign_add(counts)
 
     def invalid_id_counts(self) -> dict[str, int]:
@@ -267,11 +290,15 @@ class DistributedEmbedding(keras.layers.Layer):
             self._write_table(table, values)
 
     def _read_table(self, table: TableSpec) -> np.ndarray:
+        if self.guard is not None:
+            self.guard.before_read(f"table '{table.name}'")
         shape = (table.vocabulary_size, table.embedding_dim)
         blocks = self._tables.of_table(table.name)
         return read_whole(self._comm, self.plan.placement(table.name), blocks, shape, table.dtype)
 
     def _write_table(self, table: TableSpec, values: Any) -> None:
+        if self.guard is not None:
+            self.guard.before_write(f"table '{table.name}'")
         shape = (table.vocabulary_size, table.embedding_dim)
         write_whole(self._tables.of_table(table.name), values, shape, f"weights of table '{table.name}'")
 

@@ -29,12 +29,12 @@ def even_batches(dataset: tf.data.Dataset, steps: int | None = None) -> tf.data.
     missing = max(lengths) - count
     if not missing:
         return dataset
-    empty = tf.nest.map_structure(_empty, dataset.element_spec)
+    empty = tf.nest.map_structure(empty_batch, dataset.element_spec)
     filler = tf.data.Dataset.from_tensors(empty).repeat(missing)
     return dataset.take(count).concatenate(filler)
 
 
-def _empty(spec: Any) -> Any:
+def empty_batch(spec: Any) -> Any:
     """A batch of 0 samples of the given spec."""
     shape = [0, *(0 if d is None else d for d in spec.shape[1:])]
     if isinstance(spec, tf.RaggedTensorSpec):

@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from distributed_embeddings import comm
+from distributed_embeddings.layers import hand_over
 from distributed_embeddings.layers.gradients import reduce_gradients
 from distributed_embeddings.layers.routing import RoutedOptimizer
 from distributed_embeddings.optimizers import RowwiseAdagrad
@@ -82,13 +83,23 @@ class DistributedOptimizer(keras.optimizers.LossScaleOptimizer):
 
     def check_finite(self, grads: Sequence[Any]) -> tf.Tensor:
         """Whether every worker's gradients are finite: one decision for all. Collective."""
+        stand_in = hand_over.current()
         values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in grads if g is not None]
+        values += [] if stand_in is None else stand_in.gradients()
         finite = tf.reduce_all([True, *[tf.reduce_all(tf.math.is_finite(v)) for v in values]])
         everywhere = comm.current().all_reduce(tf.cast(finite, tf.float32), "min", phase="finite gradients")
-        return everywhere > 0
+        finite = everywhere > 0
+        if stand_in is not None:
+            stand_in.decide(finite, tf.convert_to_tensor(self.dynamic_scale))
+        return finite
 
     def scale_loss(self, loss: Any) -> Any:
         return super().scale_loss(loss) if self.scales_loss else loss
+
+    @property
+    def routed(self) -> RoutedOptimizer:
+        """What updates the tables."""
+        return self.inner_optimizer
 
     @property
     def dense_variables(self) -> list[Any]:

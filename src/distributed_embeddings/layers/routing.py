@@ -12,13 +12,15 @@ import numpy as np
 import tensorflow as tf
 
 from distributed_embeddings import comm
+from distributed_embeddings.layers import hand_over
 from distributed_embeddings.layers.column_coupling import PartialStatistic, complete, coupled_placements
+from distributed_embeddings.layers.hand_over import TableGuard
 from distributed_embeddings.layers.slots import SlotView
 from distributed_embeddings.layers.table_variable import ExchangeAnchor, TableVariable
 from distributed_embeddings.layers.whole_tables import read_whole, write_whole
 from distributed_embeddings.ops import kernels
 from distributed_embeddings.ops.block import Block
-from distributed_embeddings.ops.pending import PendingGradients, pending
+from distributed_embeddings.ops.pending import PendingGradients, pending, slices
 from distributed_embeddings.ops.updates import UpdateTarget
 from distributed_embeddings.optimizers import RowOptimizer, from_keras
 from distributed_embeddings.planner import Shard, ShardingPlan, TableSpec
@@ -57,6 +59,7 @@ class RoutedOptimizer(keras.optimizers.Optimizer):
         self._plans: list[ShardingPlan] = []
         self._tables: list[TableVariable] = []
         self._table_slots: tuple[Any, ...] = ()
+        self.guard: TableGuard | None = None
 
     def build(self, variables: Sequence[Any]) -> None:
         if self.built:
@@ -112,16 +115,55 @@ class RoutedOptimizer(keras.optimizers.Optimizer):
             elif not isinstance(variable, ExchangeAnchor):
                 dense.append((gradient, variable))
         # Tables first: the dense apply advances the step that both read.
-        self._apply_tables([(g, v) for g, v in tables if g is not None])
+        rate, step = self.rate_and_step()
+        stand_in = hand_over.current()
+        plans = [p for p in self._plans if stand_in is None or not stand_in.covers(p)]
+        self._apply_tables([(g, v) for g, v in tables if g is not None], rate, step, comm.current(), plans)
         if any(g is not None for g, _ in dense):
             self.dense_optimizer.apply([g for g, _ in dense], [v for _, v in dense])
         else:
             self.dense_optimizer.iterations.assign_add(1)
 
-    def _apply_tables(self, pairs: Sequence[tuple[tf.IndexedSlices, TableVariable]]) -> None:
-        step = self.dense_optimizer.iterations + 1
-        learning_rate = tf.convert_to_tensor(self.dense_optimizer.learning_rate)
-        statistics = self._complete_statistics(pairs)
+    def rate_and_step(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """The learning rate, float32, and the number from 1, int64, of the next update."""
+        rate = tf.cast(tf.convert_to_tensor(self.dense_optimizer.learning_rate), tf.float32)
+        return rate, tf.cast(self.dense_optimizer.iterations + 1, tf.int64)
+
+    def apply_pending(
+        self,
+        gradients: PendingGradients,
+        variables: Sequence[TableVariable],
+        learning_rate: tf.Tensor,
+        step: tf.Tensor,
+        communicator: comm.Communicator,
+        plan: ShardingPlan,
+    ) -> None:
+        """Update tables of a plan, by table of `gradients`, with a rate and step that came with them. Collective where
+        `apply` is."""
+        pairs = list(zip(slices(gradients), variables, strict=True)) if variables else []
+        self._apply_tables(pairs, learning_rate, step, communicator, [plan])
+
+    def target(self, variable: TableVariable) -> UpdateTarget:
+        """A table and its slots as updates take them."""
+        return self._targets[id(variable)]
+
+    def updates(self, variable: TableVariable) -> bool:
+        """Whether the table was trainable when the optimizer was built."""
+        return id(variable) in self._targets
+
+    def couples(self, plan: ShardingPlan) -> bool:
+        """Whether updates of the plan's tables need to know of columns on other ranks."""
+        return self.rule.couples_columns and bool(coupled_placements([plan]))
+
+    def _apply_tables(
+        self,
+        pairs: Sequence[tuple[tf.IndexedSlices, TableVariable]],
+        learning_rate: tf.Tensor,
+        step: tf.Tensor,
+        communicator: comm.Communicator,
+        plans: Sequence[ShardingPlan],
+    ) -> None:
+        statistics = self._complete_statistics(pairs, communicator, plans)
         targets = {id(v): self._targets[id(v)] for _, v in pairs}
         fused = self._pending([(g, targets[id(v)]) for g, v in pairs if id(v) not in statistics])
         done = set()
@@ -145,9 +187,12 @@ class RoutedOptimizer(keras.optimizers.Optimizer):
         return {g: by_table for g, by_table in found.items() if g.divisible or len(by_table) == len(g.dims)}
 
     def _complete_statistics(
-        self, pairs: Sequence[tuple[tf.IndexedSlices, TableVariable]]
+        self,
+        pairs: Sequence[tuple[tf.IndexedSlices, TableVariable]],
+        communicator: comm.Communicator,
+        plans: Sequence[ShardingPlan],
     ) -> dict[int, tf.Tensor]:
-        placements = coupled_placements(self._plans) if self.rule.couples_columns else []
+        placements = coupled_placements(plans) if self.rule.couples_columns else []
         if not placements:
             return {}
         index = {id(shard): t for t, p in enumerate(placements) for shard in p.shards}
@@ -160,7 +205,7 @@ class RoutedOptimizer(keras.optimizers.Optimizer):
                 )
                 parts.append(PartialStatistic(index[id(variable.shard)], gradient.indices, values))
                 owners.append(id(variable))
-        return dict(zip(owners, complete(comm.current(), placements, parts), strict=True))
+        return dict(zip(owners, complete(communicator, placements, parts), strict=True))
 
     @property
     def variables(self) -> list[Any]:
@@ -186,6 +231,8 @@ class RoutedOptimizer(keras.optimizers.Optimizer):
 
     def save_own_variables(self, store: Any) -> None:
         """Whole slots by table, so that a file does not depend on the number of workers. Collective."""
+        if self.guard is not None:
+            self.guard.before_read("optimizer slots")
         for key, plan, table, shape, dtype, blocks in self._whole_slots():
             store[key] = read_whole(comm.current(), plan.placement(table.name), blocks, shape, dtype)
         for key, block in self._plain_slots():
@@ -196,6 +243,8 @@ class RoutedOptimizer(keras.optimizers.Optimizer):
         if not len(store.keys()) and (self._whole_slots() or self._plain_slots()):
             warnings.warn("the file holds no optimizer slots of tables: they start fresh", stacklevel=2)
             return
+        if self.guard is not None:
+            self.guard.before_write("optimizer slots")
         for key, _, table, shape, _, blocks in self._whole_slots():
             write_whole(blocks, store[key], shape, f"optimizer slot '{key}' of table '{table.name}'")
         for key, block in self._plain_slots():

@@ -78,6 +78,10 @@ class TableSet:
         """This rank's shards and replicas, in plan order."""
         return list(self._variables.values())
 
+    def variable(self, shard: Shard) -> TableVariable:
+        """The variable of one of this rank's shards."""
+        return self._variables[shard]
+
     def of_table(self, name: str) -> dict[Shard, Block]:
         """This rank's blocks of one table."""
         return {s: v.block for s, v in self._variables.items() if s.table == name}

@@ -49,6 +49,8 @@ class LaneGradients:
     divisible = False
 
     def sums(self) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        if not kernels.enabled_for(self.grads):
+            return reference.sum_lanes(self.rows, self.counts, self.grads, self.lane_tables, self.dims)
         return kernels.library().demb_sum_lanes(
             self.rows,
             self.counts,

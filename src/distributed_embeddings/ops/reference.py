@@ -89,6 +89,23 @@ def look_up_lanes(
     return tf.concat(vectors, 0), tf.stack(splits)
 
 
+def sum_lanes(
+    rows: tf.Tensor, counts: tf.Tensor, grads: tf.Tensor, lane_tables: Sequence[int], dims: Sequence[int]
+) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    """Twin of DembSumLanes: unique rows and their sums by table, of gradients in the order of the wire."""
+    sources, lanes = counts.shape
+    num = sources * lanes
+    widths = tf.constant([dims[t] for t in lane_tables] * sources, tf.int64)
+    sizes = tf.reshape(counts, [-1])
+    row_parts, grad_parts = tf.split(rows, sizes, num=num), tf.split(grads, sizes * widths, num=num)
+    found = []
+    for table, dim in enumerate(dims):
+        mine = [s * lanes + k for s in range(sources) for k, t in enumerate(lane_tables) if t == table]
+        own = tf.concat([tf.reshape(grad_parts[i], [-1, dim]) for i in mine], 0)
+        found.append(sum_slices(tf.concat([row_parts[i] for i in mine], 0), own))
+    return [r for r, _ in found], [s for _, s in found]
+
+
 def route(tables: Sequence[Any], features: Sequence[Feature], invalid_ids: str) -> Any:
     """Twin of DembRoute: see `ops.routing.route`."""
     named = [CheckedFeature(f.name, str(f.table), tables[f.table].num_rows) for f in features]

@@ -10,11 +10,17 @@ from distributed_embeddings.sharding.model_parallel_input import (
 from distributed_embeddings.sharding.model_parallel_input import owner_pooled_layout as owner_pooled_layout
 from distributed_embeddings.sharding.sharded_lookup import LookupSettings as LookupSettings
 from distributed_embeddings.sharding.sharded_lookup import Tables as Tables
+from distributed_embeddings.sharding.sharded_lookup import add_replicated as add_replicated
 from distributed_embeddings.sharding.sharded_lookup import sharded_lookup as sharded_lookup
+from distributed_embeddings.sharding.staged import LookupPlan as LookupPlan
+from distributed_embeddings.sharding.staged import StagedLookup as StagedLookup
 
 __all__ = [
+    "LookupPlan",
     "LookupSettings",
+    "StagedLookup",
     "Tables",
+    "add_replicated",
     "batch_weight_variable",
     "local_features",
     "model_parallel_lookup",

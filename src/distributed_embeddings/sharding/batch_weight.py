@@ -26,9 +26,14 @@ def variable() -> tf.Variable:
 
 def record(batch_sizes: tf.Tensor, rank: int) -> tf.Tensor:
     """Note the batch sizes of all ranks, int64 [N]; returns w_rank (0 when every batch is empty)."""
+    weight = of_rank(batch_sizes, rank)
+    variable().assign(weight)
+    return weight
+
+
+def of_rank(batch_sizes: tf.Tensor, rank: int) -> tf.Tensor:
+    """w_rank of the batch sizes of all ranks, int64 [N] → float32 scalar."""
     sizes = tf.cast(batch_sizes, tf.float64)
     total = tf.reduce_sum(sizes)
     weight = tf.math.divide_no_nan(sizes[rank] * tf.cast(tf.size(sizes), tf.float64), total)
-    weight = tf.cast(weight, tf.float32)
-    variable().assign(weight)
-    return weight
+    return tf.cast(weight, tf.float32)

@@ -37,28 +37,19 @@ class GroupedLookup:
     def __init__(self, comm: Communicator, layout: Layout, bags: Sequence[Bags]) -> None:
         self._comm = comm
         self._layout = layout
-        plan = layout.plan
-        used = {f.table for f in plan.features}
-        self._tables = [t for t in plan.tables if t.name in used]
-        self._placements = [plan.placement(t.name) for t in self._tables]
-        index = {t.name: k for k, t in enumerate(self._tables)}
-        self._index = index
-        self._features = [
-            Feature(f.name, index[f.table], self._tables[index[f.table]].combiner, b)
-            for f, b in zip(plan.features, bags, strict=True)
-        ]
+        self._wire = Wire(layout)
+        self._features = self._wire.features(dict(enumerate(bags)))
 
     def route(self, invalid_ids: str) -> tuple[dict[Lane, Request], tf.Tensor, tf.Tensor]:
         """This rank's requests, its invalid ids by feature (int64), and whether the call must fail (bool scalar)."""
-        tables = [_routed(t, p) for t, p in zip(self._tables, self._placements, strict=True)]
-        routed = route(tables, self._features, invalid_ids)
+        routed = route(self._wire.routed_tables(), self._features, invalid_ids)
         requests = {}
         for lane in self._layout.lanes:
-            rows = routed.rows[self._index[lane.shard.table]]
+            rows = routed.rows[self._wire.table(lane)]
             # Every column slice has all rows; a slice of rows has its own.
-            mine = rows[self._shard_number(lane)] if len(rows) > 1 else rows[0]
+            mine = rows[self._wire.shard_number(lane)] if len(rows) > 1 else rows[0]
             requests[lane] = Request(mine, tf.size(mine, tf.int64))
-        self._inverse, self._requests = routed.inverse, requests
+        self.inverse, self._requests = routed.inverse, requests
         return requests, routed.invalid, routed.wrong
 
     def answer(
@@ -83,27 +74,62 @@ class GroupedLookup:
 
     def assemble(self, replies: tf.Tensor) -> dict[int, Any]:
         """Outputs by feature index, for the features that were routed."""
-        lanes = [
-            ReplyLane(self._index[lane.shard.table], self._shard_number(lane), lane.shard.columns)
-            for lane in self._layout.lanes
-        ]
         counts = tf.stack([self._requests[lane].num_replies for lane in self._layout.lanes])
-        routed = [i for i, f in enumerate(self._features) if not self._is_local(f.table)]
+        routed = self._wire.routed_features()
         outputs = assemble(
             replies,
             counts,
-            lanes,
-            [t.embedding_dim for t in self._tables],
+            self._wire.reply_lanes(),
+            self._wire.dims(),
             [self._features[i] for i in routed],
-            [self._inverse[i] for i in routed],
+            [self.inverse[i] for i in routed],
         )
         return dict(zip(routed, outputs, strict=True))
 
-    def _is_local(self, table: int) -> bool:
-        return self._placements[table].sharding is ShardingType.DATA_PARALLEL
 
-    def _shard_number(self, lane: Lane) -> int:
-        return self._placements[self._index[lane.shard.table]].shards.index(lane.shard)
+class Wire:
+    """What a layout whose lanes are all shared says of the grouped ops' arguments."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        plan = layout.plan
+        used = {f.table for f in plan.features}
+        self._tables = [t for t in plan.tables if t.name in used]
+        self._placements = [plan.placement(t.name) for t in self._tables]
+        self._index = {t.name: k for k, t in enumerate(self._tables)}
+
+    def features(self, bags: Mapping[int, Bags]) -> list[Feature]:
+        """The features given, by feature index, as the grouped ops take them."""
+        tables = {i: self._index[self._layout.plan.features[i].table] for i in bags}
+        return [
+            Feature(self._layout.plan.features[i].name, t, self._tables[t].combiner, bags[i])
+            for i, t in tables.items()
+        ]
+
+    def routed_tables(self) -> list[RoutedTable]:
+        return [_routed(t, p) for t, p in zip(self._tables, self._placements, strict=True)]
+
+    def routed_features(self) -> list[int]:
+        """The features whose tables are not on every rank."""
+        return [i for i in range(len(self._layout.plan.features)) if self._layout.sources(i)]
+
+    def reply_lanes(self) -> list[ReplyLane]:
+        return [
+            ReplyLane(self.table(lane), self.shard_number(lane), lane.shard.columns)
+            for lane in self._layout.lanes
+        ]
+
+    def dims(self) -> list[int]:
+        """Columns of every table."""
+        return [t.embedding_dim for t in self._tables]
+
+    def table(self, lane: Lane) -> int:
+        """The lane's table, as the ops count."""
+        return self._index[lane.shard.table]
+
+    def shard_number(self, lane: Lane) -> int:
+        """Which of its table's shards the lane reads."""
+        return self._placements[self.table(lane)].shards.index(lane.shard)
 
 
 def _routed(table: TableSpec, placement: Placement) -> RoutedTable:

@@ -141,8 +141,8 @@ def _grouped(
     requests, invalid, wrong = lookup.route(settings.invalid_ids)
     if count_invalid is not None:
         count_invalid(invalid)
-    announced = exchange_lengths(comm, layout, requests, _kinds(plan, bags), wrong, bags[0].batch_size)
-    checked = _raise_if_any(comm, plan, announced, bags)
+    announced = exchange_lengths(comm, layout, requests, kinds(plan, bags), wrong, bags[0].batch_size)
+    checked = raise_if_any(comm, plan, announced, bags)
     with tf.control_dependencies([checked]):
         weight = batch_weight.record(announced.batch_sizes, comm.rank)
         replies = lookup.answer(
@@ -153,7 +153,7 @@ def _grouped(
     return [outputs[i] for i in range(len(bags))]
 
 
-def _raise_if_any(
+def raise_if_any(
     comm: Communicator, plan: ShardingPlan, announced: Announced, given: Sequence[Bags]
 ) -> tf.Tensor:
     features = checked_features(plan)
@@ -189,8 +189,8 @@ def _exchanged(
     requests: dict[Lane, Request] = {}
     for name, router in routers.items():
         requests.update(router.route(own[name]))
-    announced = exchange_lengths(comm, layout, requests, _kinds(plan, bags), status, bags[0].batch_size)
-    checked = _raise_if_any(comm, plan, announced, given)
+    announced = exchange_lengths(comm, layout, requests, kinds(plan, bags), status, bags[0].batch_size)
+    checked = raise_if_any(comm, plan, announced, given)
     with tf.control_dependencies([checked]):
         weight = batch_weight.record(announced.batch_sizes, comm.rank)
         scale = weight / comm.size
@@ -226,7 +226,7 @@ def _of_table(plan: ShardingPlan, table: str, bags: Sequence[Bags]) -> dict[int,
     return {i: bags[i] for i, f in enumerate(plan.features) if f.table == table}
 
 
-def _kinds(plan: ShardingPlan, bags: Sequence[Bags]) -> str:
+def kinds(plan: ShardingPlan, bags: Sequence[Bags]) -> str:
     """How every feature comes; equal on all ranks, or the exchange would not be understood."""
     return ", ".join(
         f"{f.name} {'ragged' if b.hotness is None else b.hotness}{'' if b.weights is None else ' weighted'}"

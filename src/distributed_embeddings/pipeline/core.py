@@ -1,0 +1,263 @@
+"""Both graphs of one model, and the streams of batches that run through them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from distributed_embeddings import comm
+from distributed_embeddings.layers.even_batches import empty_batch
+from distributed_embeddings.layers.optimizer import DistributedOptimizer
+from distributed_embeddings.pipeline.dataset import PipelineDataset
+from distributed_embeddings.pipeline.embedding_graph import EmbeddingGraph, ExactGraph
+from distributed_embeddings.pipeline.engine import EmbeddingThread, StageRunner, is_told
+from distributed_embeddings.pipeline.exchange_manager import ExchangeManager
+from distributed_embeddings.pipeline.failure import AbortLatch, refuse_dirty
+from distributed_embeddings.pipeline.main_graph import MainGraph
+from distributed_embeddings.pipeline.meter import Meter, Observer
+from distributed_embeddings.pipeline.queues import GRADIENT_HEAD, VECTOR_HEAD, HandOverQueue
+from distributed_embeddings.pipeline.recording import Extraction, Recorder
+from distributed_embeddings.pipeline.sites import PipelinedSite, is_exchanged
+from distributed_embeddings.pipeline.staleness import Staleness
+from distributed_embeddings.pipeline.tensors import Form, any_batch, component_specs, flatten
+
+JOIN_SECONDS = 60.0
+
+
+class TwoGraphs:
+    """A step cut in two. step: of an element's parts, as positional arguments: forward, backward, apply.
+
+    element_spec: of the elements, a tuple. Building is collective and traces all functions. Raises ValueError where
+    nothing of the model can be pipelined.
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        element_spec: tuple[Any, ...],
+        model: Any,
+        optimizer: DistributedOptimizer,
+        staleness: Staleness,
+        *,
+        look_ahead: int | None = None,
+        byte_budget: int | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        self.staleness, self.meter, self.latch = staleness, Meter(observer), AbortLatch()
+        self.look_ahead = max(look_ahead or 4, staleness.look_ahead)
+        self.byte_budget = byte_budget
+        self._communicator = comm.current()
+        self._spec = tf.nest.map_structure(any_batch, element_spec)
+        self._form = Form(self._spec_placeholders())
+        specs = [s for leaf in tf.nest.flatten(self._spec) for s in component_specs(leaf)]
+
+        def flat_step(*flat: Any) -> Any:
+            return step(*self._form.pack(flat))
+
+        recorder = Recorder()
+        recorded = recorder.trace(flat_step, specs)
+        found = [s for s in recorder.usable(recorded.graph, model.trainable_variables) if is_exchanged(s)]
+        if not found:
+            raise ValueError(
+                "the model must have a DistributedEmbedding layer that can be pipelined. Received: "
+                f"{recorder.refused or 'none, or only data-parallel tables, which stay in the main graph'}"
+            )
+        self.refused = recorder.refused
+        self.lane = self._communicator.duplicate("embedding graph")
+        self.sites = [PipelinedSite.of(site, self.lane) for site in found]
+        self._make_queues()
+        routed = optimizer.routed
+        self.main = MainGraph(
+            flat_step, specs, self.sites, routed, self.vectors, self.gradients, self._communicator.size > 1
+        )
+        extraction = Extraction(recorded, found)
+        self.embedding_inputs = extraction.inputs
+        arguments = (self.sites, extraction, specs, self.lane, routed)
+        self.embedding: EmbeddingGraph = (
+            ExactGraph(*arguments, may_skip=optimizer.scales_loss)
+            if staleness.exact
+            else EmbeddingGraph(*arguments)
+        )
+        self.next_batch = 0
+        self.stream: Stream | None = None
+        for holder in [*(site.layer for site in self.sites), routed]:
+            holder.guard = self
+
+    def _spec_placeholders(self) -> Any:
+        return tf.nest.map_structure(empty_batch, self._spec)
+
+    def _make_queues(self) -> None:
+        vectors = [spec for site in self.sites for spec in site.specs]
+        upstream = [site.specs[i] for site in self.sites for i in site.vectors]
+        capacity = self.staleness.depth + 2
+        self.vectors = HandOverQueue([*VECTOR_HEAD, *vectors], capacity, "vectors")
+        self.gradients = HandOverQueue([*GRADIENT_HEAD, *upstream], capacity, "gradients")
+        for queue in (self.vectors, self.gradients):
+            self.latch.on_abort(queue.close)
+
+    def open(self, source: Iterable[Any]) -> Stream:
+        """Begin a stream of elements; the one before has ended. Collective."""
+        if self.stream is not None:
+            self.stream.close()
+        self.latch.check()
+        self.stream = Stream(self, source)
+        return self.stream
+
+    def parts(self, element: Any) -> list[Any]:
+        """An element's tensors, flat."""
+        return flatten(element)
+
+    def empty(self) -> Any:
+        """An element of no samples."""
+        return tf.nest.map_structure(empty_batch, self._spec)
+
+    def drain(self) -> None:
+        """Wait until every gradient that was handed over has been applied. Raises what went wrong."""
+        if self.stream is not None:
+            self.stream.drain()
+        self.latch.check()
+
+    def before_read(self, what: str) -> None:
+        """TableGuard."""
+        refuse_dirty(self.latch, what)
+        self.drain()
+
+    def before_write(self, what: str) -> None:
+        """TableGuard: writing is the way out after a failure, and wrong while batches are under way."""
+        if self.latch.tripped or self.stream is None:
+            return
+        if not self.stream.ended:
+            raise RuntimeError(
+                f"{what} must not be written while batches are under way, because vectors of the next ones were looked "
+                f"up before. Received: a write after batch {self.next_batch - 1}. End the stream first (close(), or "
+                "let fit end)."
+            )
+
+    def fail(self, error: BaseException) -> BaseException:
+        """The main graph failed. Returns what to raise: the first failure of either graph."""
+        first = not self.latch.tripped
+        told = is_told(self._communicator, error)
+        explain = getattr(self._communicator, "explain", None)
+        cause = error if explain is None else explain(error)
+        self.latch.trip("main", cause)
+        if self.stream is not None:
+            self.stream.abort(self.latch.error or cause)
+        if not told:
+            shown = self.latch.error or cause
+            text = (
+                f"rank {self._communicator.rank}, {self.latch.graph} graph: {type(shown).__name__}: {shown}"
+            )
+            self._communicator.tell_failure(text)
+        if first or self.latch.error is None:
+            return cause
+        if self.latch.error is not error:
+            self.latch.error.__context__ = error
+        return self.latch.error
+
+
+class Stream:
+    """One pass over elements, numbered on from where the last stream ended."""
+
+    def __init__(self, graphs: TwoGraphs, source: Iterable[Any]) -> None:
+        self._graphs = graphs
+        first = graphs.next_batch
+        inputs = graphs.embedding_inputs
+        main_inputs = graphs.main.inputs
+        self.dataset = PipelineDataset(
+            source,
+            lambda e: pick(graphs.parts(e), inputs),
+            lambda e: pick(graphs.parts(e), main_inputs),
+            graphs.empty,
+            graphs.look_ahead,
+            graphs.byte_budget,
+            first,
+            graphs.staleness.look_ahead,
+        )
+        self.manager = ExchangeManager(graphs.staleness.depth)
+        graphs.latch.on_abort(self._wake)
+        self._runner = StageRunner(
+            graphs.embedding, self.dataset, self.manager, graphs.vectors, graphs.gradients, graphs.meter
+        )
+        self._thread = EmbeddingThread(
+            self._runner, graphs.staleness, first, self.dataset, graphs.lane, graphs.latch
+        )
+        self._batch = self._first = first
+        self.ended = False
+
+    def step(self) -> tuple[int, bool, Any] | None:
+        """Run the next batch: its id, whether this rank had samples of its own, and what the step returned; None at
+        the end. Raises the first failure of either graph."""
+        graphs = self._graphs
+        if self.ended:
+            return None
+        try:
+            graphs.latch.check()
+            if not self._runner.exists(self._batch, graphs.latch):
+                self.drain()
+                self._end()
+                return None
+            sample = self.dataset.next_main()
+            with graphs.meter.span("main", "step", sample.batch):
+                batch, result = graphs.main(sample.part)
+            if batch != sample.batch:
+                raise RuntimeError(f"vectors of batch {sample.batch} must come next. Received: batch {batch}")
+        except BaseException as error:
+            failure = graphs.fail(error)
+            self.ended = True
+            if failure is error:
+                raise
+            raise failure from error
+        self._batch += 1
+        graphs.next_batch = self._batch
+        return sample.batch, sample.real, result
+
+    def has_next(self) -> bool:
+        """Whether any rank has another batch."""
+        return not self.ended and self._runner.exists(self._batch, self._graphs.latch)
+
+    def drain(self) -> None:
+        """See `TwoGraphs.drain`."""
+        if not self.ended and self._batch > self._first:
+            self.manager.wait_retired(self._batch - 1)
+
+    def close(self) -> None:
+        """End the stream, drained; batches that were read ahead are dropped. Collective."""
+        if self.ended:
+            return
+        if self._graphs.latch.tripped:
+            self.ended = True
+            return
+        self.drain()
+        self._graphs.gradients.cancel()
+        self._end()
+
+    def _end(self) -> None:
+        self._thread.join(JOIN_SECONDS)
+        self._graphs.latch.check()
+        self._graphs.vectors.clear()
+        self._graphs.gradients.clear()
+        self.manager.discard()
+        self.ended = True
+
+    def abort(self, error: BaseException) -> None:
+        """Wake and end the thread after a failure of the main graph."""
+        self._wake_with(error)
+        deadline = time.monotonic() + JOIN_SECONDS
+        while self._thread.alive and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def _wake(self) -> None:
+        if self._graphs.latch.error is not None:
+            self._wake_with(self._graphs.latch.error)
+
+    def _wake_with(self, error: BaseException) -> None:
+        self.manager.abort(error)
+        self.dataset.abort(error)
+
+
+def pick(tensors: Sequence[Any], which: Sequence[int]) -> list[Any]:
+    """Some of the tensors."""
+    return [tensors[i] for i in which]

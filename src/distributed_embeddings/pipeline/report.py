@@ -1,0 +1,141 @@
+"""What a pipeline gained, by its own measurements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from distributed_embeddings.pipeline.engine import GRAPH
+from distributed_embeddings.pipeline.meter import Span, median_ms
+
+if TYPE_CHECKING:
+    from distributed_embeddings.pipeline.core import TwoGraphs
+
+_WAITS = ("wait for gradient", "ready", "hand over")
+_FIRST_STEPS = 3  # not counted: memory is fresh, threads start
+
+
+@dataclass(frozen=True)
+class Report:
+    """Medians over the steps of this rank, milliseconds.
+
+    t_sync: a step without the pipeline (estimated: the sum of both graphs, where it was not measured). critical: of the embedding graph's work what must wait for the main graph's
+    gradient. gradient_after: from a step's vectors to its gradient. waited_for_vectors: of a main step."""
+
+    staleness: str
+    steps: int
+    t_sync: float
+    t_sync_measured: bool
+    t_pipe: float
+    embedding: float
+    main: float
+    critical: float
+    gradient_after: float
+    waited_for_vectors: float
+    waited_for_gradient: float
+    conflict_share: float
+    vector_bytes: float
+    peak_entries: int
+    peak_bytes: int
+    stages: dict[str, float]
+
+    @property
+    def bound_ms(self) -> float:
+        """The shortest step that this staleness allows."""
+        if self.staleness == "exact":
+            ahead = max(self.gradient_after, self.embedding - self.critical)
+            return max(ahead + self.critical, self.main)
+        return max(self.embedding, self.main) if self.staleness != "0" else self.t_sync
+
+    @property
+    def binds(self) -> str:
+        """Which term the bound is."""
+        if self.staleness == "0":
+            return "both graphs, one after the other"
+        if self.bound_ms == self.main:
+            return "the main graph"
+        if self.staleness == "exact" and self.gradient_after > self.embedding - self.critical:
+            return "the main graph up to its gradient, then the conflicting rows"
+        return "the embedding graph"
+
+    @property
+    def efficiency(self) -> float:
+        """(T_sync - T_pipe) / (T_sync - max(EG, MG)); NaN where there is nothing to gain."""
+        gain = self.t_sync - max(self.embedding, self.main)
+        return (self.t_sync - self.t_pipe) / gain if gain > 0 else float("nan")
+
+    def __str__(self) -> str:
+        ms = "{:9.2f} ms".format
+        measured = "measured" if self.t_sync_measured else "estimated: EG + MG"
+        lines = [
+            f"pipeline, staleness {self.staleness}, {self.steps} steps (medians of this rank)",
+            f"  T_sync  step without the pipeline {ms(self.t_sync)}  ({measured})",
+            f"  T_pipe  step                      {ms(self.t_pipe)}",
+            f"  EG      embedding graph           {ms(self.embedding)}",
+            f"  MG      main graph                {ms(self.main)}",
+            f"  c       behind the gradient       {ms(self.critical)}",
+            f"  bound   shortest step             {ms(self.bound_ms)}  ({self.binds})",
+            f"  T_sync / T_pipe {self.t_sync / self.t_pipe:.2f}, T_sync / bound {self.t_sync / self.bound_ms:.2f}, "
+            f"overlap efficiency {self.efficiency:.2f}",
+            f"  waits: main for vectors {self.waited_for_vectors:.2f} ms, embedding for gradient "
+            f"{self.waited_for_gradient:.2f} ms",
+            f"  conflicting rows {self.conflict_share:.1%}, vectors a step {self.vector_bytes / 1e6:.2f} MB, at most "
+            f"{self.peak_entries} batches and {self.peak_bytes / 1e6:.2f} MB at once",
+            "  stages: " + ", ".join(f"{name} {value:.2f}" for name, value in self.stages.items()) + " ms",
+        ]
+        return "\n".join(lines)
+
+
+def make_report(graphs: TwoGraphs, unpipelined_ms: float | None) -> Report:
+    """From the meter's spans."""
+    meter, stream = graphs.meter, graphs.stream
+    spans = meter.spans()
+    steps = sorted((s for s in spans if s.graph == "main"), key=lambda s: s.batch)[_FIRST_STEPS:]
+    work = [s for s in spans if s.graph == GRAPH and s.stage not in _WAITS]
+    counted = {s.batch for s in steps}
+    by_stage: dict[str, list[float]] = {}
+    for s in work:
+        if s.batch in counted:
+            by_stage.setdefault(s.stage, []).append(s.end - s.start)
+    stages = {name: median_ms(values) for name, values in by_stage.items()}
+    waits = _vector_waits(steps, spans)
+    starts = [s.start for s in steps]
+    t_pipe = median_ms([b - a for a, b in pairwise(starts)])
+    main = median_ms([s.end - s.start - waits.get(s.batch, 0) for s in steps])
+    embedding = sum(stages.values())
+    gradient_waits = [s.end - s.start for s in spans if s.stage == "wait for gradient" and s.batch in counted]
+    shares = meter.numbers("conflict_share")
+    sizes = meter.numbers("vector_bytes")
+    return Report(
+        staleness=str(graphs.staleness),
+        steps=len(steps),
+        t_sync=embedding + main if unpipelined_ms is None else unpipelined_ms,
+        t_sync_measured=unpipelined_ms is not None,
+        t_pipe=t_pipe,
+        embedding=embedding,
+        main=main,
+        critical=stages.get("turn", 0.0),
+        gradient_after=median_ms(_gradient_times(steps, spans)),
+        waited_for_vectors=median_ms([float(w) for w in waits.values()]),
+        waited_for_gradient=median_ms([float(w) for w in gradient_waits]),
+        conflict_share=sum(shares) / len(shares) if shares else 0.0,
+        vector_bytes=sum(sizes) / len(sizes) if sizes else 0.0,
+        peak_entries=0 if stream is None else stream.manager.peak_entries,
+        peak_bytes=0 if stream is None else stream.manager.peak_bytes,
+        stages=stages,
+    )
+
+
+def _vector_waits(steps: list[Span], spans: list[Span]) -> dict[int, int]:
+    """Nanoseconds that each main step was without its vectors."""
+    ready = {s.batch: s.end for s in spans if s.stage == "hand over"}
+    return {s.batch: max(0, min(ready[s.batch], s.end) - s.start) for s in steps if s.batch in ready}
+
+
+def _gradient_times(steps: list[Span], spans: list[Span]) -> list[float]:
+    """Nanoseconds from a main step's vectors (or its begin, where they were there before) to its gradient."""
+    ready = {s.batch: s.end for s in spans if s.stage == "hand over"}
+    got = {s.batch: s.end for s in spans if s.stage == "wait for gradient"}
+    both = [s for s in steps if s.batch in ready and s.batch in got]
+    return [float(got[s.batch] - max(s.start, ready[s.batch])) for s in both]

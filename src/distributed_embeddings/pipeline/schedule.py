@@ -1,0 +1,100 @@
+"""The order of the embedding graph's stages. Nothing here knows what a stage does."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from distributed_embeddings.pipeline.staleness import Staleness
+
+
+class Stages(Protocol):
+    """What the embedding graph can do with a batch, by its global id. Every stage but `take_gradient` is collective."""
+
+    def plan(self, batch: int) -> bool:
+        """Read a batch and exchange its ids. Returns whether any rank has another batch behind it."""
+
+    def announce(self, batch: int) -> bool:
+        """As `plan`, and find the rows that the batch shares with the one before it."""
+
+    def look_up(self, batch: int) -> None:
+        """Look all its rows up and hand the vectors over."""
+
+    def look_up_free(self, batch: int) -> None:
+        """Look up the rows that it does not share with the batch before."""
+
+    def take_gradient(self, batch: int) -> None:
+        """Wait until the main graph has handed the gradient over."""
+
+    def update(self, batch: int) -> None:
+        """Update all its rows."""
+
+    def update_free(self, batch: int) -> None:
+        """Update the rows that it does not share with the batch behind."""
+
+    def turn(self, batch: int) -> None:
+        """Update the rows that it shares with the batch behind, look them up for that one, and hand its vectors
+        over."""
+
+
+def run(stages: Stages, staleness: Staleness, first: int) -> None:
+    """All stages of a stream that begins with batch `first`, which exists. Ends with the last batch's update."""
+    if staleness.exact:
+        _exact(stages, first)
+    elif staleness.lag:
+        _lagged(stages, first, staleness.lag)
+    else:
+        _waiting(stages, first)
+
+
+def _waiting(stages: Stages, first: int) -> None:
+    """Staleness 0: ids go ahead, vectors wait for the update before."""
+    batch, more = first, stages.plan(first)
+    stages.look_up(first)
+    while more:
+        more = stages.plan(batch + 1)
+        stages.take_gradient(batch)
+        stages.update(batch)
+        batch += 1
+        stages.look_up(batch)
+    stages.take_gradient(batch)
+    stages.update(batch)
+
+
+def _lagged(stages: Stages, first: int, lag: int) -> None:
+    """Vectors go `lag` batches ahead: batch t reads the updates of all up to t-1-lag."""
+    planned, more = first - 1, True  # the last batch handed over, and whether one follows it
+    while more and planned < first + lag - 1:
+        planned += 1
+        more = stages.plan(planned)
+        stages.look_up(planned)
+    batch = first
+    while True:
+        if more:
+            planned += 1
+            more = stages.plan(planned)
+            stages.look_up(planned)
+        stages.take_gradient(batch)
+        stages.update(batch)
+        if batch == planned:
+            return
+        batch += 1
+
+
+def _exact(stages: Stages, first: int) -> None:
+    """Rows that two batches in a row share wait for the first one's update; all others go ahead."""
+    following = stages.announce(first)
+    stages.look_up(first)
+    behind = stages.announce(first + 1) if following else False
+    batch = first
+    while following:
+        if batch > first:
+            stages.update_free(batch - 1)
+        stages.look_up_free(batch + 1)
+        beyond = stages.announce(batch + 2) if behind else False
+        stages.take_gradient(batch)
+        stages.turn(batch)
+        batch, following, behind = batch + 1, behind, beyond
+    if batch > first:
+        stages.update_free(batch - 1)
+    stages.take_gradient(batch)
+    stages.update(batch)
