@@ -19,5 +19,9 @@ from distributed_embeddings.layers import even_batches as even_batches
 from distributed_embeddings.layers import save_model as save_model
 from distributed_embeddings.ops import kernels as _kernels
 from distributed_embeddings.optimizers import RowwiseAdagrad as RowwiseAdagrad
+from distributed_embeddings.pipeline import EmbeddingPipeline as EmbeddingPipeline
+from distributed_embeddings.pipeline import ExchangeManager as ExchangeManager
+from distributed_embeddings.pipeline import PipelineDataset as PipelineDataset
+from distributed_embeddings.pipeline import pipeline as pipeline
 
 _kernels.register()

@@ -89,6 +89,11 @@ class TrainOptions:
     optimizer: str | None = None
     """Keras name: adam, adagrad, sgd, …. Tables get the row rule of the same name."""
     learning_rate: float | None = None
+    staleness: str | None = None
+    """Embedding work beside dense work: 'exact' (the same bits), or k: lookups read all updates but the last k; 0:
+    ids go ahead alone. Default: no pipeline."""
+    trace: Path | None = None
+    """With --staleness: write what ran when, on all workers, as a Chrome trace (chrome://tracing, Perfetto)."""
     seed: int = 1
     preset: Literal["demo", "demo-long"] | None = None
     """A set of defaults; options given beside it count."""
@@ -100,6 +105,15 @@ class TrainOptions:
     """Write the result here."""
     print_config: bool = False
     """Print the effective configuration as JSON and end."""
+
+
+def staleness_of(text: str) -> Any:
+    """What --staleness says: "exact" or a number. Raises ValueError."""
+    if text != "exact" and not text.isdecimal():
+        raise ValueError(
+            f"`--staleness` must be 'exact' or a number of steps from 0 on. Received: --staleness {text}"
+        )
+    return text if text == "exact" else int(text)
 
 
 @dataclass(frozen=True)

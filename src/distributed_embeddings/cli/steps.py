@@ -8,13 +8,12 @@ from typing import Any
 import tensorflow as tf
 
 
-def make_train_step(model: Any, optimizer: Any, spec: Any) -> Callable[..., Any]:
-    """(features, labels [B, 1]) → [sum of the local losses, local samples], float64. One trace for all batch sizes.
+def train_step(model: Any, optimizer: Any) -> Callable[..., Any]:
+    """(features, labels [B, 1]) → [sum of the local losses, local samples], float64; to be traced.
 
-    spec: the data set's element_spec. Collective: every rank calls it equally often, also with an empty part.
+    Collective: every rank calls it equally often, also with an empty part.
     """
 
-    @tf.function(input_signature=spec)
     def step(features: Any, labels: Any) -> Any:
         with tf.GradientTape() as tape:
             losses = sample_losses(labels, model(features, training=True))

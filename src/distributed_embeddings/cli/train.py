@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .checks import require_positive
-from .options import TrainOptions, to_dict
+from .options import TrainOptions, staleness_of, to_dict
 from .presets import resolve
 from .run_dir import config_text, create_run_dir, write_json
 from .saving import check_path, save
@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 def run_train(options: TrainOptions, argv: Sequence[str]) -> int:
     """Run the command; `argv` are its arguments, for workers started here. Returns the exit status."""
     options = resolve(options)
+    if options.staleness is not None:
+        staleness_of(options.staleness)
+    elif options.trace is not None:
+        raise ValueError(
+            f"`--trace` must come with --staleness: it shows two graphs. Received: --trace {options.trace}"
+        )
     require_positive(workers=options.workers, batch_size=options.batch_size, epochs=options.epochs)
     if options.print_config:
         print(config_text(options))
@@ -58,6 +64,11 @@ def _train(options: TrainOptions) -> int:
             save(model, options.save)
 
     history = trainer.run(on_best)
+    if trainer.pipeline is not None:
+        reporter.say(str(trainer.pipeline.report()))
+        if options.trace is not None:
+            trainer.pipeline.write_trace(options.trace)
+            reporter.say(f"trace: {options.trace}")
     result = _result(history, options, communicator.size, sources.best_possible_auc, plan.digest)
     best = history.best or {}
     if "auc" in best:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
 
+from distributed_embeddings.pipeline import EmbeddingPipeline
+
 from .build import build_model, build_optimizer
 from .feeding import batches_of, dataset_of
 from .metrics import NotFiniteError
-from .options import TrainOptions
+from .options import TrainOptions, staleness_of
 from .progress import Reporter, table_line
 from .sources import Sources
-from .steps import make_predict_step, make_train_step
+from .steps import make_predict_step, train_step
 from .validation import EVALUATION_BATCH, evaluate
 
 # The loss is summed over ranks after this many steps; ranks would not agree on a number of seconds.
@@ -57,6 +59,7 @@ class Trainer:
         if sources.valid is not None:
             self._valid = batches_of(sources.valid, EVALUATION_BATCH, communicator)
         self._step: Any = None
+        self.pipeline: Any = None
         self._predict: Any = None
 
     def run(self, on_best: Callable[[Any], None]) -> History:
@@ -89,15 +92,13 @@ class Trainer:
 
     def _train_epoch(self, epoch: int, history: History) -> dict[str, float]:
         dataset = dataset_of(self._train, epoch)
-        if self._step is None:
-            self._step = make_train_step(self.model, self.optimizer, dataset.element_spec)
-            self._step.get_concrete_function()  # traced before the clock runs
+        self._prepare(dataset)
         start = time.monotonic()
         total, pending, steps = LossSum(self._communicator), tf.zeros([2], tf.float64), 0
         title = f"epoch {epoch + 1}/{self._options.epochs}"
         with self._reporter.epoch(title, self._train.num_batches) as progress:
-            for features, labels in dataset:
-                pending += self._step(features, labels)
+            for result in self._steps(dataset):
+                pending += result
                 steps += 1
                 if steps % _LOSS_STEPS == 0:
                     loss = self._finite(total.add(pending), epoch, history.steps + steps)
@@ -109,6 +110,25 @@ class Trainer:
         history.samples += total.samples
         history.seconds += seconds
         return {"train_loss": total.mean, "samples_per_second": total.samples / max(seconds, 1e-9)}
+
+    def _prepare(self, dataset: Any) -> None:
+        """Trace what a step needs, before the clock runs."""
+        if self._step is not None:
+            return
+        step = train_step(self.model, self.optimizer)
+        self._step = tf.function(step, input_signature=dataset.element_spec)
+        if self._options.staleness is None:
+            self._step.get_concrete_function()
+        else:
+            self.pipeline = EmbeddingPipeline(
+                self.model, None, self.optimizer, dataset, staleness_of(self._options.staleness), step=step
+            )
+
+    def _steps(self, dataset: Any) -> Iterator[Any]:
+        """Train on an epoch; what each step returns."""
+        if self.pipeline is None:
+            return (self._step(features, labels) for features, labels in dataset)
+        return (done.result for done in self.pipeline.run(dataset))
 
     def _finite(self, loss: float, epoch: int, steps: int) -> float:
         """The mean loss over all ranks, the same on each, so that all of them go on or none."""

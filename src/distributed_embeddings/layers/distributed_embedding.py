@@ -187,6 +187,8 @@ class DistributedEmbedding(keras.layers.Layer):
         return self._like(inputs, [tf.cast(o, self.compute_dtype) for o in outputs])
 
     def _look_up(self, ids: Sequence[Any], per_id: Sequence[Any]) -> list[Any]:
+        if self.guard is not None and tf.executing_eagerly():
+            self.guard.before_read(f"the tables of layer '{self.name}'")
         names, bags = self.local_inputs, self.bags(ids, per_id)
         count = None if self.invalid_ids == "raise" else self.count_invalid
         tables = self.tables.for_lookup()

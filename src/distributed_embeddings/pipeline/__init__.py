@@ -6,14 +6,18 @@ from distributed_embeddings.pipeline.embedding_pipeline import StepResult as Ste
 from distributed_embeddings.pipeline.exchange_manager import ExchangeManager as ExchangeManager
 from distributed_embeddings.pipeline.exchange_manager import State as State
 from distributed_embeddings.pipeline.failure import DirtyTablesError as DirtyTablesError
+from distributed_embeddings.pipeline.keras_pipeline import KerasPipeline as KerasPipeline
+from distributed_embeddings.pipeline.keras_pipeline import pipeline as pipeline
 from distributed_embeddings.pipeline.report import Report as Report
 
 __all__ = [
     "DirtyTablesError",
     "EmbeddingPipeline",
     "ExchangeManager",
+    "KerasPipeline",
     "PipelineDataset",
     "Report",
     "State",
     "StepResult",
+    "pipeline",
 ]

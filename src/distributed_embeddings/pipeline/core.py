@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -11,13 +13,13 @@ import tensorflow as tf
 from distributed_embeddings import comm
 from distributed_embeddings.layers.even_batches import empty_batch
 from distributed_embeddings.layers.optimizer import DistributedOptimizer
-from distributed_embeddings.pipeline.dataset import PipelineDataset
+from distributed_embeddings.pipeline.dataset import PipelineDataset, Sample
 from distributed_embeddings.pipeline.embedding_graph import EmbeddingGraph, ExactGraph
 from distributed_embeddings.pipeline.engine import EmbeddingThread, StageRunner, is_told
 from distributed_embeddings.pipeline.exchange_manager import ExchangeManager
 from distributed_embeddings.pipeline.failure import AbortLatch, refuse_dirty
 from distributed_embeddings.pipeline.main_graph import MainGraph
-from distributed_embeddings.pipeline.meter import Meter, Observer
+from distributed_embeddings.pipeline.meter import Meter, Observer, Span
 from distributed_embeddings.pipeline.queues import GRADIENT_HEAD, VECTOR_HEAD, HandOverQueue
 from distributed_embeddings.pipeline.recording import Extraction, Recorder
 from distributed_embeddings.pipeline.sites import PipelinedSite, is_exchanged
@@ -120,6 +122,12 @@ class TwoGraphs:
             self.stream.drain()
         self.latch.check()
 
+    def write_trace(self, path: Any) -> None:
+        """Spans of all ranks as a Chrome trace, by rank 0. Collective."""
+        everybodys = gather_spans(self._communicator, self.meter.spans())
+        if self._communicator.rank == 0:
+            self.meter.write_trace(Path(path), 0, everybodys)
+
     def before_read(self, what: str) -> None:
         """TableGuard."""
         refuse_dirty(self.latch, what)
@@ -187,8 +195,8 @@ class Stream:
         self._batch = self._first = first
         self.ended = False
 
-    def step(self) -> tuple[int, bool, Any] | None:
-        """Run the next batch: its id, whether this rank had samples of its own, and what the step returned; None at
+    def step(self) -> tuple[Sample, Any] | None:
+        """Run the next batch. Returns the main graph's part of it, without tensors, and what the step returned; None at
         the end. Raises the first failure of either graph."""
         graphs = self._graphs
         if self.ended:
@@ -212,7 +220,7 @@ class Stream:
             raise failure from error
         self._batch += 1
         graphs.next_batch = self._batch
-        return sample.batch, sample.real, result
+        return sample._replace(part=[]), result
 
     def has_next(self) -> bool:
         """Whether any rank has another batch."""
@@ -256,6 +264,17 @@ class Stream:
     def _wake_with(self, error: BaseException) -> None:
         self.manager.abort(error)
         self.dataset.abort(error)
+
+
+def gather_spans(communicator: Any, mine: list[Span]) -> list[list[Span]]:
+    """Every rank's spans, by rank. Collective."""
+    text = json.dumps([[s.graph, s.stage, s.batch, s.start, s.end] for s in mine])
+    data, sizes = communicator.all_gather(tf.io.decode_raw(tf.constant(text), tf.uint8), phase="trace")
+    raw, start, found = data.numpy().tobytes(), 0, []
+    for size in sizes.numpy().tolist():
+        found.append([Span(*fields) for fields in json.loads(raw[start : start + size])])
+        start += size
+    return found
 
 
 def pick(tensors: Sequence[Any], which: Sequence[int]) -> list[Any]:

@@ -53,7 +53,7 @@ class PipelineDataset:
         self._reader: Iterator[Any] = iter(source)
         self._embedding, self._main, self._empty = embedding, main, empty
         self._condition = threading.Condition()
-        self._waiting: deque[tuple[int, Part, bool]] = deque()  # parts the main graph has not had yet
+        self._waiting: deque[Sample] = deque()  # parts the main graph has not had yet
         self._peeked: deque[Any] = deque()
         self._read = self._taken = self._first = first_batch
         self._ended = False
@@ -82,7 +82,7 @@ class PipelineDataset:
         sample = Sample(batch, part, not self.has_next, real)
         with self._condition:
             self._read += 1
-            self._waiting.append((batch, kept, real))
+            self._waiting.append(sample._replace(part=kept))
             self.held_bytes += sum(map(nbytes, kept))
             self.peak_bytes = max(self.peak_bytes, self.held_bytes)
             self._condition.notify_all()
@@ -92,11 +92,11 @@ class PipelineDataset:
         """The main graph's part of the next batch; waits until the embedding graph has read it."""
         with self._condition:
             self._wait(lambda: bool(self._waiting))
-            batch, part, real = self._waiting.popleft()
-            self._taken = batch + 1
-            self.held_bytes -= sum(map(nbytes, part))
+            sample = self._waiting.popleft()
+            self._taken = sample.batch + 1
+            self.held_bytes -= sum(map(nbytes, sample.part))
             self._condition.notify_all()
-        return Sample(batch, part, False, real)
+        return sample
 
     def state(self) -> dict[str, int]:
         """Where the main graph is: a new data set that skips `batches` elements goes on from there."""

@@ -105,7 +105,8 @@ class EmbeddingPipeline:
 
 def _results(stream: Stream) -> Iterator[StepResult]:
     while (done := stream.step()) is not None:
-        yield StepResult(*done)
+        sample, result = done
+        yield StepResult(sample.batch, sample.real, result)
 
 
 def make_step(model: Any, loss_fn: Callable[[Any, Any], Any], optimizer: Any) -> Callable[..., Any]:

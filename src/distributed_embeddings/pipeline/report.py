@@ -20,8 +20,10 @@ _FIRST_STEPS = 3  # not counted: memory is fresh, threads start
 class Report:
     """Medians over the steps of this rank, milliseconds.
 
-    t_sync: a step without the pipeline (estimated: the sum of both graphs, where it was not measured). critical: of the embedding graph's work what must wait for the main graph's
-    gradient. gradient_after: from a step's vectors to its gradient. waited_for_vectors: of a main step."""
+    t_sync: a step without the pipeline (estimated: the sum of both graphs, where it was not measured). critical: of the
+    embedding graph's work what must wait for the main graph's gradient. gradient_after: from a step's vectors to its
+    gradient. waited_for_vectors: of a main step.
+    """
 
     staleness: str
     steps: int
