@@ -201,44 +201,7 @@ void run(const Task& task, const UpdateTarget& to, const RuleStep& r) {
   (has_avx2() ? run_avx2<Task> : run_portable<Task>)(task, to, r, sum.get());
 }
 
-// A stretch of a table's sorted pairs to walk along, or, when near, of its gradients to bring into the caches.
-struct UpdateTask {
-  const UpdateJob* job;
-  PlainUpdate plain;
-  int64_t first, last;
-  bool near;
-};
-
-// The walk reads gradients in the order of the rows, at random. Gradients that fit the outer caches are brought there
-// just before, in their own order, which memory serves several times as fast.
-void add_near(const UpdateJob& job, std::vector<UpdateTask>* tasks) {
-  constexpr int64_t kLeast = int64_t{1} << 20, kMost = int64_t{8} << 20, kBlock = int64_t{1} << 16;
-  const int64_t bytes = job.occurrences->gradient_bytes();
-  if (bytes < kLeast || bytes > kMost || job.occurrences->count() * 64 < bytes) return;
-  for (int64_t at = 0; at < bytes; at += kBlock) {
-    tasks->push_back({&job, nullptr, at, std::min(at + kBlock, bytes), true});
-  }
-}
-
-void add_walk(const UpdateJob& job, std::vector<UpdateTask>* tasks) {
-  const PlainUpdate plain = plain_update(job.target, job.rule);
-  const int64_t count = job.occurrences->count();
-  for (int64_t at = 0; at < count; at += kPairsPerTask) {
-    tasks->push_back({&job, plain, at, std::min(at + kPairsPerTask, count), false});
-  }
-}
-
-void run(const UpdateTask& task) {
-  const Occurrences& o = *task.job->occurrences;
-  if (task.near) {
-    for (int64_t at = task.first; at < task.last; at += 64) __builtin_prefetch(o.gradient_begin() + at, 0, 2);
-  } else if (task.plain != nullptr) {
-    task.plain(o, task.first, task.last, task.job->target, task.job->rule);
-  } else {
-    const Accumulate accumulate = has_avx2() ? kAccumulateAvx2 : kAccumulatePortable;
-    run(SortedTask{o, accumulate, task.first, task.last}, task.job->target, task.job->rule);
-  }
-}
+constexpr int64_t kNearBlock = int64_t{1} << 16;
 
 int slots_of(const RuleStep& r) {
   switch (r.kind) {
@@ -262,13 +225,46 @@ bool slots_fit(const RuleStep& rule, const UpdateTarget& target) {
   return true;
 }
 
-void update_rows(const UpdateJob* jobs, int64_t num_jobs, const Executor& executor) {
-  std::vector<UpdateTask> tasks;
-  for (int64_t j = 0; j < num_jobs; ++j) {
-    add_near(jobs[j], &tasks);
-    add_walk(jobs[j], &tasks);
+UpdateWalk::UpdateWalk(const UpdateJob& job) : job_(job), plain_(plain_update(job.target, job.rule)) {}
+
+void UpdateWalk::run(int64_t first, int64_t last) const {
+  const Occurrences& o = occurrences();
+  if (plain_ != nullptr) return plain_(o, first, last, job_.target, job_.rule);
+  const Accumulate accumulate = has_avx2() ? kAccumulateAvx2 : kAccumulatePortable;
+  demb::run(SortedTask{o, accumulate, first, last}, job_.target, job_.rule);
+}
+
+int64_t UpdateWalk::near_blocks() const {
+  constexpr int64_t kLeast = int64_t{1} << 20, kMost = int64_t{8} << 20;
+  const int64_t bytes = occurrences().gradient_bytes();
+  const bool worthwhile = bytes >= kLeast && bytes <= kMost && occurrences().count() * 64 >= bytes;
+  return worthwhile ? (bytes + kNearBlock - 1) / kNearBlock : 0;
+}
+
+void UpdateWalk::bring_near(int64_t block) const {
+  const int64_t end = std::min((block + 1) * kNearBlock, occurrences().gradient_bytes());
+  for (int64_t at = block * kNearBlock; at < end; at += 64) {
+    __builtin_prefetch(occurrences().gradient_begin() + at, 0, 2);
   }
-  executor.run(static_cast<int64_t>(tasks.size()), [&](int64_t t) { run(tasks[t]); });
+}
+
+void update_rows(const UpdateJob* jobs, int64_t num_jobs, const Executor& executor) {
+  struct Task {
+    const UpdateWalk* walk;
+    int64_t at;
+    bool near;
+  };
+  const std::vector<UpdateWalk> walks(jobs, jobs + num_jobs);
+  std::vector<Task> tasks;
+  for (const UpdateWalk& walk : walks) {
+    for (int64_t block = 0; block < walk.near_blocks(); ++block) tasks.push_back({&walk, block, true});
+    for (int64_t at = 0; at < walk.occurrences().count(); at += kPairsPerTask) tasks.push_back({&walk, at, false});
+  }
+  executor.run(static_cast<int64_t>(tasks.size()), [&](int64_t t) {
+    const Task& task = tasks[t];
+    if (task.near) return task.walk->bring_near(task.at);
+    task.walk->run(task.at, std::min(task.at + kPairsPerTask, task.walk->occurrences().count()));
+  });
 }
 
 void update_rows(const int64_t* rows, int64_t count, const float* sums, const float* statistics,

@@ -25,6 +25,29 @@ struct UpdateJob {
   RuleStep rule;
 };
 
+// Updates the rows that begin among occurrences [first, last).
+using PlainUpdate = void (*)(const Occurrences& occurrences, int64_t first, int64_t last, const UpdateTarget& target,
+                             const RuleStep& rule);
+
+// One job in stretches, for those who do something else with the rows between them.
+class UpdateWalk {
+ public:
+  explicit UpdateWalk(const UpdateJob& job);
+  const Occurrences& occurrences() const { return *job_.occurrences; }
+
+  // Updates the rows that begin among occurrences [first, last). Stretches of one job may run at the same time.
+  void run(int64_t first, int64_t last) const;
+
+  // A walk reads gradients in the order of the rows, at random. Gradients that fit the outer caches are brought there
+  // just before, in their own order, which memory serves several times as fast: in so many blocks, side by side.
+  int64_t near_blocks() const;
+  void bring_near(int64_t block) const;
+
+ private:
+  UpdateJob job_;
+  PlainUpdate plain_;
+};
+
 // Sums the duplicates and updates: the sums are never written down. No table twice.
 void update_rows(const UpdateJob* jobs, int64_t num_jobs, const Executor& executor);
 

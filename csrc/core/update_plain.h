@@ -8,10 +8,6 @@
 
 namespace demb {
 
-// Updates the rows that begin among occurrences [first, last).
-using PlainUpdate = void (*)(const Occurrences& occurrences, int64_t first, int64_t last, const UpdateTarget& target,
-                             const RuleStep& rule);
-
 // The one for this table and rule; null: there is none.
 PlainUpdate plain_update(const UpdateTarget& target, const RuleStep& rule);
 

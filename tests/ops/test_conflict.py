@@ -242,9 +242,7 @@ def test_masks_are_packed_by_rank_and_come_back(ranks, most, seed):
     rng = np.random.default_rng(seed)
     sizes = [rng.integers(0, most + 1, ranks) for _ in range(2)]
     forward, backward = (rng.random(s.sum()) < 0.5 for s in sizes)
-    packed, splits = _both(
-        lambda: pack_masks(*map(tf.constant, (forward, sizes[0], backward, sizes[1]))),
-    )
+    packed, splits = _both(lambda: pack_masks(*map(tf.constant, (forward, sizes[0], backward, sizes[1]))))
     assert packed.tobytes() == _packed(forward, sizes[0], backward, sizes[1]).tobytes()
     assert splits.tolist() == (-(-sizes[0] // 8) + -(-sizes[1] // 8)).tolist()
     found = _both(lambda: unpack_masks(*map(tf.constant, (packed, *sizes))))
@@ -289,7 +287,7 @@ def test_bytes_of_other_sizes_are_an_error_and_no_crash(path, sizes):
         unpack_masks(tf.constant([1, 2], tf.uint8), *sizes)
 
 
-def _vectors(rng, most, few_widths=False):
+def _vectors(rng, most):
     """Widths, rows and vectors of lanes, a mask and which element is of which row."""
     lanes = int(rng.integers(0, 5))
     widths = rng.choice([1, 3, 8, 16, 20, 32, 64], lanes).tolist()

@@ -3,7 +3,8 @@
 A row of batch t that batch t + 1 asks too is in conflict: its vector must wait for the gradient of t; every other one
 can be sent at once. The owner of a shard finds the conflicts by a stamp a row, `announce`, answers the rows in two
 parts, `split_lanes`, and tells those who asked, `pack_masks`. They take their vectors apart and put them together by
-what they are told, `compact` and `spread`. No op here has a gradient. Twins: `ops.conflict_reference`.
+what they are told, `compact` and `spread`. `update_and_look_up` updates by t and answers t + 1 at once. No op here
+has a gradient. Twins: `ops.conflict_reference`.
 
 Rows and vectors lie as in `ops.lanes`; conflicting rows are those that `announce` calls forward (of this batch, in the
 batch before it) or backward (of the batch before, in this one).
@@ -18,6 +19,9 @@ import tensorflow as tf
 
 from distributed_embeddings.ops import conflict_reference as reference
 from distributed_embeddings.ops import kernels
+from distributed_embeddings.ops.block import Block
+from distributed_embeddings.ops.lanes import LaneGradients
+from distributed_embeddings.ops.updates import RuleKernel, UpdateTarget, rule_arguments
 
 
 def announce(
@@ -143,3 +147,47 @@ def spread(
         widths=list(widths),
         conflicting=conflicting,
     )
+
+
+def can_fuse(blocks: Sequence[Block], rule_kernel: RuleKernel | None) -> bool:
+    """Whether `update_and_look_up` can be called for these tables under this rule."""
+    enabled = all(kernels.enabled_for(b.variable) for b in blocks)
+    return bool(blocks) and rule_kernel is not None and enabled
+
+
+def update_and_look_up(
+    gradients: LaneGradients,
+    targets: Sequence[UpdateTarget],
+    rule_kernel: RuleKernel,
+    rates: tf.Tensor,
+    step: tf.Tensor,
+    next_rows: tf.Tensor,
+    next_counts: tf.Tensor,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Update all tables and look rows of the next batch up after it: in one walk along the rows, with the same bits.
+
+    gradients, rates, step: as `RowOptimizer.apply_pending` has them. targets: all tables of `gradients`, in order.
+    next_rows: int64 [n], by source rank, then lane; lane l reads table l. It is one walk for those that rise, as those
+    of `route` do. next_counts: int64 [ranks, lanes]. Returns what `look_up_lanes` does: the vectors, flat float32, and
+    how many floats go to each rank, int64 [ranks].
+    Only where `can_fuse`. Raises InvalidArgumentError for sizes that do not add up; InternalError, after the update,
+    for a row that a table does not have; ValueError for targets of other widths.
+    """
+    dims = [target.table.width for target in targets]
+    if list(gradients.dims) != dims:
+        raise ValueError(
+            f"`targets` must be the tables of `gradients`, all of them in their order. Received: widths {dims}, "
+            f"gradients of widths {list(gradients.dims)}"
+        )
+    vectors, splits = kernels.library().demb_update_and_look_up(
+        [target.table.variable.handle for target in targets],
+        **rule_arguments(rule_kernel, targets, rates, step),
+        lane_rows=gradients.rows,
+        counts=gradients.counts,
+        grads=gradients.grads,
+        next_rows=next_rows,
+        next_counts=next_counts,
+        dims=dims,
+        lane_tables=list(gradients.lane_tables),
+    )
+    return vectors, splits
