@@ -17,6 +17,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from cases import COMBINERS, SETS, SHARDINGS, TABLE_SHAPES, Case, explicit_plan, feature_kinds
+from gathering import gather_text
 from unsharded import Model, update_rows
 
 import distributed_embeddings.dist_model_parallel as dmp
@@ -337,15 +338,6 @@ def main() -> None:
             Path(out).write_text(json.dumps({"results": results, "seconds": seconds}))
         keras.backend.clear_session(free_memory=False)
     dmp.shutdown()
-
-
-def gather_text(communicator, text: str) -> list[str]:
-    raw, sizes = communicator.all_gather(tf.io.decode_raw(tf.constant(text), tf.uint8), phase="results")
-    data, start, texts = raw.numpy().tobytes(), 0, []
-    for n in sizes.numpy().tolist():
-        texts.append(data[start : start + n].decode(errors="replace"))
-        start += n
-    return texts
 
 
 if __name__ == "__main__":

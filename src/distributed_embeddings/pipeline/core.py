@@ -24,7 +24,7 @@ from distributed_embeddings.pipeline.queues import GRADIENT_HEAD, VECTOR_HEAD, H
 from distributed_embeddings.pipeline.recording import Extraction, Recorder
 from distributed_embeddings.pipeline.sites import PipelinedSite, is_exchanged
 from distributed_embeddings.pipeline.staleness import Staleness
-from distributed_embeddings.pipeline.tensors import Form, any_batch, component_specs, flatten
+from distributed_embeddings.pipeline.tensors import Form, any_batch, flatten
 
 JOIN_SECONDS = 60.0
 
@@ -53,8 +53,9 @@ class TwoGraphs:
         self.byte_budget = byte_budget
         self._communicator = comm.current()
         self._spec = tf.nest.map_structure(any_batch, element_spec)
-        self._form = Form(self._spec_placeholders())
-        specs = [s for leaf in tf.nest.flatten(self._spec) for s in component_specs(leaf)]
+        # Of specs and not of values: a sparse tensor made like another would take over its number of rows.
+        self._form = Form(self._spec)
+        specs = flatten(self._spec)
 
         def flat_step(*flat: Any) -> Any:
             return step(*self._form.pack(flat))
@@ -87,9 +88,6 @@ class TwoGraphs:
         self.stream: Stream | None = None
         for holder in [*(site.layer for site in self.sites), routed]:
             holder.guard = self
-
-    def _spec_placeholders(self) -> Any:
-        return tf.nest.map_structure(empty_batch, self._spec)
 
     def _make_queues(self) -> None:
         vectors = [spec for site in self.sites for spec in site.specs]

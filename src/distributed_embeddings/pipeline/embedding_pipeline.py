@@ -57,7 +57,7 @@ class EmbeddingPipeline:
             optimizer = DistributedOptimizer(optimizer)
         self.optimizer = optimizer
         self._dataset = dataset
-        self._graphs = TwoGraphs(
+        self.graphs = TwoGraphs(
             step or make_step(model, loss_fn, optimizer),
             dataset.element_spec,
             model,
@@ -73,7 +73,7 @@ class EmbeddingPipeline:
 
     def run(self, dataset: Iterable[Any]) -> Iterator[StepResult]:
         """Train on batches of the form of the first data set."""
-        stream = self._graphs.open(dataset)
+        stream = self.graphs.open(dataset)
         try:
             yield from _results(stream)
         finally:
@@ -81,26 +81,26 @@ class EmbeddingPipeline:
 
     def drain(self) -> None:
         """Wait until every update is in the tables. Before reading them by other means than layer and optimizer."""
-        self._graphs.drain()
+        self.graphs.drain()
 
     def report(self, unpipelined_ms: float | None = None) -> Report:
         """What overlapped, and what binds. unpipelined_ms: a measured step without the pipeline; else it is the sum of
         both graphs."""
-        return make_report(self._graphs, unpipelined_ms)
+        return make_report(self.graphs, unpipelined_ms)
 
     def write_trace(self, path: Any) -> None:
         """A Chrome trace of both graphs on all ranks, written by rank 0. Collective."""
-        self._graphs.write_trace(path)
+        self.graphs.write_trace(path)
 
     def state(self) -> dict[str, int]:
         """Where training is: `next_batch`, the next global batch id, and `batches`, those of this pass."""
-        stream = self._graphs.stream
+        stream = self.graphs.stream
         return {"next_batch": 0, "batches": 0} if stream is None else stream.dataset.state()
 
     def close(self) -> None:
         """End the current pass, drained. Collective."""
-        if self._graphs.stream is not None:
-            self._graphs.stream.close()
+        if self.graphs.stream is not None:
+            self.graphs.stream.close()
 
 
 def _results(stream: Stream) -> Iterator[StepResult]:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 
 class State(enum.IntEnum):
     """How far a batch is. FREE_READY and CONFLICT_APPLIED occur in exact mode only."""
@@ -28,14 +30,11 @@ _OPTIONAL = (State.FREE_READY, State.CONFLICT_APPLIED)
 
 @dataclass
 class Entry:
-    """One batch. fields: name → tensors; since: when each state was reached, seconds of the manager's clock."""
+    """One batch. fields: name → tensors; gone: names of those that were freed."""
 
-    batch: int
-    state: State
+    state: State = State.READ
     fields: dict[str, list[Any]] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
-    since: dict[State, float] = field(default_factory=dict)
-    nbytes: int = 0
 
 
 class ExchangeManager:
@@ -68,26 +67,21 @@ class ExchangeManager:
             if batch <= self._last_opened:
                 raise RuntimeError(f"batch {batch} must come after batch {self._last_opened}")
             self._wait(lambda: len(self._entries) < self.slots, f"a permit for batch {batch}")
-            entry = Entry(batch, State.READ)
-            entry.since[State.READ] = time.monotonic()
-            self._entries[batch] = entry
+            self._entries[batch] = Entry()
             self._last_opened = batch
             self.peak_entries = max(self.peak_entries, len(self._entries))
 
     def advance(self, batch: int, state: State) -> None:
-        """Move a batch to its next state; RETIRED ends it. Each transition is legal once."""
+        """Move a batch to its next state; RETIRED ends it. Each transition is legal once; batches are retired in
+        order."""
         with self._condition:
             entry = self._entry(batch)
             skipped = [s for s in State if entry.state < s < state and s not in _OPTIONAL]
             if state <= entry.state or skipped:
                 raise RuntimeError(f"batch {batch} must not go from {entry.state.name} to {state.name}")
-            entry.state = state
-            entry.since[state] = time.monotonic()
             if state is State.RETIRED:
-                if entry.fields:
-                    raise RuntimeError(f"batch {batch} is retired with {sorted(entry.fields)} left")
-                del self._entries[batch]
-                self._last_retired = batch
+                self._retire(batch, entry)
+            entry.state = state
             self._condition.notify_all()
 
     def state(self, batch: int) -> State:
@@ -98,7 +92,8 @@ class ExchangeManager:
             return self._entry(batch).state
 
     def store(self, batch: int, name: str, tensors: Sequence[Any]) -> None:
-        """Keep a field of a batch; waits while the byte budget is used up by other batches."""
+        """Keep a field of a batch. Raises MemoryError beyond the byte budget: who stores is who frees, and would wait
+        for itself."""
         size = sum(nbytes(t) for t in tensors)
         with self._condition:
             entry = self._entry(batch)
@@ -111,7 +106,6 @@ class ExchangeManager:
                     "the budget, lower the batch size, or use a smaller staleness."
                 )
             entry.fields[name] = list(tensors)
-            entry.nbytes += size
             self.nbytes += size
             self.peak_bytes = max(self.peak_bytes, self.nbytes)
 
@@ -125,24 +119,14 @@ class ExchangeManager:
                 return entry.fields[name]
             tensors = entry.fields.pop(name)
             entry.gone.add(name)
-            size = sum(nbytes(t) for t in tensors)
-            entry.nbytes -= size
-            self.nbytes -= size
+            self.nbytes -= sum(nbytes(t) for t in tensors)
             return tensors
 
     def drop(self, batch: int, *names: str) -> None:
         """Free fields that may be there."""
-        for name in names:
-            with self._condition:
-                there = name in self._entry(batch).fields
-            if there:
-                self.fetch(batch, name, last=True)
-
-    def since(self, batch: int, state: State) -> float | None:
-        """When a batch reached a state, seconds of `time.monotonic`; None: not yet, or the batch is retired."""
         with self._condition:
-            entry = self._entries.get(batch)
-            return None if entry is None else entry.since.get(state)
+            for name in self._entry(batch).fields.keys() & names:
+                self.fetch(batch, name, last=True)
 
     def wait_retired(self, batch: int) -> None:
         """Wait until a batch's gradient has been applied."""
@@ -167,6 +151,15 @@ class ExchangeManager:
             raise RuntimeError(f"batch {batch} is not here. Received: batches {sorted(self._entries)}")
         return self._entries[batch]
 
+    def _retire(self, batch: int, entry: Entry) -> None:
+        if entry.fields:
+            raise RuntimeError(f"batch {batch} must not be retired with {sorted(entry.fields)} left")
+        first = min(self._entries)
+        if batch != first:
+            raise RuntimeError(f"batch {batch} must be retired after batch {first}")
+        del self._entries[batch]
+        self._last_retired = batch
+
     def _wait(self, ready: Callable[[], bool], what: str) -> None:
         start = time.monotonic()
         while not ready():
@@ -183,7 +176,9 @@ class ExchangeManager:
 
 
 def nbytes(tensor: Any) -> int:
-    """Bytes of an eager tensor."""
+    """Bytes of an eager tensor or an array."""
+    if isinstance(tensor, np.ndarray | np.generic):
+        return tensor.nbytes
     size = 1
     for n in tensor.shape:
         size *= int(n)

@@ -50,6 +50,6 @@ def refuse_dirty(latch: AbortLatch, what: str) -> None:
         raise DirtyTablesError(
             f"{what} must not be read: the pipeline stopped in the {latch.graph} graph with "
             f"{type(latch.error).__name__}, and some workers may have applied a step's update that others have not. "
-            "Restore tables and optimizer slots on every rank (set_weights, load_weights or a checkpoint), then make a new pipeline. "
-            f"Received: {latch.error}"
+            "Restore tables and optimizer slots on every rank (set_weights, load_weights or a checkpoint), then make a "
+            f"new pipeline. Received: {latch.error}"
         )

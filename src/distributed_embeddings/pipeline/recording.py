@@ -112,7 +112,9 @@ class _Checker:
     """Looks for what ids must not depend on."""
 
     def __init__(self, graph: Any, trainable: Sequence[Any], outputs: Sequence[Sequence[tf.Tensor]]) -> None:
-        self._outputs = {t.op: i for i, tensors in enumerate(outputs) for t in tensors}
+        # Not the splits of ragged vectors: those are the ids' own.
+        vectors = [t for tensors in outputs for t in tensors if t.dtype.is_floating]
+        self._outputs = {t.op for t in vectors}
         self._handles: dict[Any, str] = {}
         names = {id(_handle(v)): str(v.name) for v in trainable}
         inner = {t.op: names.get(id(outer), "") for outer, t in graph.captures}

@@ -41,19 +41,6 @@ def any_batch(spec: Any) -> Any:
     return tf.TensorSpec(spec.shape, spec.dtype)
 
 
-def component_specs(spec: Any) -> list[tf.TensorSpec]:
-    """Specs of the tensors that a TensorSpec, ragged or sparse too, is made of, in the order of `flatten`."""
-    if isinstance(spec, tf.RaggedTensorSpec):
-        values = tf.TensorSpec([None, *spec.shape[1 + spec.ragged_rank :]], spec.dtype)
-        splits = tf.TensorSpec([None], spec.row_splits_dtype)
-        return [values, *[splits] * spec.ragged_rank]
-    if isinstance(spec, tf.SparseTensorSpec):
-        rank = spec.shape.rank
-        indices, shape = tf.TensorSpec([None, rank], tf.int64), tf.TensorSpec([rank], tf.int64)
-        return [indices, tf.TensorSpec([None], spec.dtype), shape]
-    return [spec]
-
-
 def specs_of(tensors: Sequence[tf.Tensor]) -> list[tf.TensorSpec]:
     """Specs of the tensors of a graph, for the function that takes them next."""
     return [tf.TensorSpec(t.shape, t.dtype) for t in tensors]
