@@ -119,4 +119,4 @@ class PipelineDataset:
         while not ready():
             if self._error is not None:
                 raise self._error
-            self._condition.wait(1.0)
+            self._condition.wait()
