@@ -149,6 +149,10 @@ class CollectiveCommunicator:
                 self._meeting.run("shutdown", None, None, "shutdown")
             self._meeting.close()
 
+    def raised(self, error: BaseException) -> bool:
+        """See Communicator."""
+        return self._meeting.raised(error)
+
     def explain(self, error: BaseException) -> BaseException:
         """Return the communication error inside `error`: TensorFlow wraps it in a page of its own."""
         return self._meeting.explain(error)

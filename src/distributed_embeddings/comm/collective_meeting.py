@@ -80,6 +80,11 @@ class Meeting:
         cause = next((line for line in lines if line.startswith("Collective")), lines[0])
         return CommunicationError(f"{where} A rank is lost; TensorFlow says: {cause}")
 
+    def raised(self, error: BaseException) -> bool:
+        """Whether the error came out of the last operation."""
+        lost = self._waiting is not None and isinstance(error, tf.errors.OpError)
+        return lost or (self._last_error is not None and str(self._last_error) in str(error))
+
     def close(self) -> None:
         """End the watchdog."""
         self._closed = True
@@ -90,6 +95,7 @@ class Meeting:
         if self.failed:
             raise CommunicationError(f"{kind} {phase!r} came after an earlier failure.")
         self._sequence += 1
+        self._last_error = None
         error, digest = check(shape, rows) if check else ("", 0)
         row_bytes = dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64)) if dtype else 0
         operation = Operation(

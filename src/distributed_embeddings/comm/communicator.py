@@ -66,6 +66,14 @@ class Communicator(Protocol):
         """
         ...
 
+    def raised(self, error: BaseException) -> bool:
+        """Whether an error came out of this communicator's last operation, and so on every rank."""
+        ...
+
+    def explain(self, error: BaseException) -> BaseException:
+        """The communication error inside `error`, which TensorFlow wraps in a page of its own; else `error`."""
+        ...
+
     def shutdown(self) -> None:
         """Leave the job with all other ranks. Leaving while others still work is an error on them."""
         ...

@@ -59,6 +59,14 @@ class LocalCommunicator:
     def tell_failure(self, text: str) -> None:
         """See Communicator: there is nobody to tell."""
 
+    def raised(self, error: BaseException) -> bool:
+        """See Communicator."""
+        return False
+
+    def explain(self, error: BaseException) -> BaseException:
+        """See Communicator."""
+        return error
+
     def shutdown(self) -> None:
         """See Communicator."""
 

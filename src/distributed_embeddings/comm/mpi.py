@@ -79,7 +79,10 @@ class MpiCommunicator:
     def duplicate(self, name: str) -> MpiCommunicator:
         """See Communicator. Raises RuntimeError where MPI was started for one thread only."""
         require_threads()
-        return MpiCommunicator(self.local_rank, self.local_size, name)
+        other = MpiCommunicator(self.local_rank, self.local_size, name)
+        for engine in (self._engine, other._engine):
+            engine.share_core()
+        return other
 
     def tell_failure(self, text: str) -> None:
         """See Communicator."""
@@ -88,6 +91,10 @@ class MpiCommunicator:
     def shutdown(self) -> None:
         """See Communicator."""
         self._engine.shutdown()
+
+    def raised(self, error: BaseException) -> bool:
+        """See Communicator."""
+        return self.explain(error) is self._engine.last_error
 
     def explain(self, error: BaseException) -> BaseException:
         """Return the communication error inside `error`: TensorFlow wraps it in a page of its own."""

@@ -116,6 +116,10 @@ class MpiEngine:
         with self._lock:
             self._meet("barrier", None, 0, phase)
 
+    def share_core(self) -> None:
+        """Another thread of this process communicates too, or computes, while this one waits."""
+        self._waiter.share_core()
+
     def tell_failure(self, text: str) -> None:
         """See Communicator.tell_failure."""
         with self._lock:
@@ -153,6 +157,7 @@ class MpiEngine:
         if self._failure is not None:
             raise CommunicationError(f"{kind} {phase!r} after an earlier failure: {self._failure}")
         self._sequence += 1
+        self.last_error = None
         dtype, row_bytes = "", 0
         if values is not None:
             dtype = values.dtype.name

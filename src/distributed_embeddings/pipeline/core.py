@@ -15,7 +15,7 @@ from distributed_embeddings.layers.even_batches import empty_batch
 from distributed_embeddings.layers.optimizer import DistributedOptimizer
 from distributed_embeddings.pipeline.dataset import PipelineDataset, Sample
 from distributed_embeddings.pipeline.embedding_graph import EmbeddingGraph, ExactGraph
-from distributed_embeddings.pipeline.engine import EmbeddingThread, StageRunner, is_told
+from distributed_embeddings.pipeline.engine import EmbeddingThread, StageRunner
 from distributed_embeddings.pipeline.exchange_manager import ExchangeManager
 from distributed_embeddings.pipeline.failure import AbortLatch, refuse_dirty
 from distributed_embeddings.pipeline.main_graph import MainGraph
@@ -144,24 +144,14 @@ class TwoGraphs:
 
     def fail(self, error: BaseException) -> BaseException:
         """The main graph failed. Returns what to raise: the first failure of either graph."""
-        first = not self.latch.tripped
-        told = is_told(self._communicator, error)
-        explain = getattr(self._communicator, "explain", None)
-        cause = error if explain is None else explain(error)
-        self.latch.trip("main", cause)
-        if self.stream is not None:
-            self.stream.abort(self.latch.error or cause)
+        told = self._communicator.raised(error)
+        self.latch.trip("main", self._communicator.explain(error))
+        # Before waiting for the thread: it may be in an exchange that others come to only when they know.
         if not told:
-            shown = self.latch.error or cause
-            text = (
-                f"rank {self._communicator.rank}, {self.latch.graph} graph: {type(shown).__name__}: {shown}"
-            )
-            self._communicator.tell_failure(text)
-        if first or self.latch.error is None:
-            return cause
-        if self.latch.error is not error:
-            self.latch.error.__context__ = error
-        return self.latch.error
+            self._communicator.tell_failure(self.latch.describe(self._communicator.rank))
+        if self.stream is not None:
+            self.stream.abort()
+        return self.latch.error or error
 
 
 class Stream:
@@ -212,7 +202,6 @@ class Stream:
                 raise RuntimeError(f"vectors of batch {sample.batch} must come next. Received: batch {batch}")
         except BaseException as error:
             failure = graphs.fail(error)
-            self.ended = True
             if failure is error:
                 raise
             raise failure from error
@@ -248,20 +237,18 @@ class Stream:
         self.manager.discard()
         self.ended = True
 
-    def abort(self, error: BaseException) -> None:
-        """Wake and end the thread after a failure of the main graph."""
-        self._wake_with(error)
+    def abort(self) -> None:
+        """End the stream after a failure."""
+        self.ended = True
         deadline = time.monotonic() + JOIN_SECONDS
         while self._thread.alive and time.monotonic() < deadline:
             time.sleep(0.01)
 
     def _wake(self) -> None:
-        if self._graphs.latch.error is not None:
-            self._wake_with(self._graphs.latch.error)
-
-    def _wake_with(self, error: BaseException) -> None:
-        self.manager.abort(error)
-        self.dataset.abort(error)
+        error = self._graphs.latch.error
+        if error is not None:
+            self.manager.abort(error)
+            self.dataset.abort(error)
 
 
 def gather_spans(communicator: Any, mine: list[Span]) -> list[list[Span]]:

@@ -121,7 +121,10 @@ class ExactGraph(EmbeddingGraph):
         super().__init__(*arguments)
         self._stamps = [partial.make_stamps(site.blocks) for site in self.sites]
         self._stamp = 0
-        wires = specs_of(self.wire(self._plan_outputs()))
+        outputs = list(self.plan.outputs)
+        positions = {id(t): i for i, t in enumerate(outputs)}
+        self._wire_positions = [positions[id(t)] for p in self._plans(outputs) for t in _wire(p)]
+        wires = specs_of(self.wire(outputs))
         self._announced = _traced(self._announce, [tf.TensorSpec([], tf.int64), *wires, *wires])
         half = specs_of(self._announced.outputs)[: self._conflict_form.size]
         self.look_up_free = _traced(self._look_up_free, [*self._plan_specs, *half])
@@ -141,9 +144,7 @@ class ExactGraph(EmbeddingGraph):
         """Stamp a batch. Returns its conflicts with the batch before and that one's with this; previous: None at the
         begin of a stream."""
         own = self.wire(plan)
-        before = [t for p in self._plans(plan) for t in _wire(partial.no_plan(p))]
-        if previous is not None:
-            before = self.wire(previous)
+        before = self._no_wire(own) if previous is None else self.wire(previous)
         self._stamp += 1
         flat = list(self._announced(tf.constant(self._stamp, tf.int64), *own, *before))
         return flat[: self._conflict_form.size], flat[self._conflict_form.size :]
@@ -156,10 +157,11 @@ class ExactGraph(EmbeddingGraph):
 
     def wire(self, plan: Sequence[Any]) -> Flat:
         """Of a plan what `announce` needs."""
-        return [t for p in self._plans(plan) for t in _wire(p)]
+        return [plan[i] for i in self._wire_positions]
 
-    def _plan_outputs(self) -> Sequence[Any]:
-        return self.plan.outputs
+    def _no_wire(self, wire: Flat) -> Flat:
+        """Of a batch without rows."""
+        return [t[:0] if k % 3 == 1 else tf.zeros_like(t) for k, t in enumerate(wire)]
 
     def _announce(self, stamp: tf.Tensor, *wires: Any) -> Flat:
         half = len(wires) // 2

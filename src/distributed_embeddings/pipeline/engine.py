@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from distributed_embeddings.comm import CommunicationError, Communicator
+from distributed_embeddings.comm import Communicator
 from distributed_embeddings.pipeline import schedule
 from distributed_embeddings.pipeline.dataset import PipelineDataset
 from distributed_embeddings.pipeline.embedding_graph import EmbeddingGraph, ExactGraph
@@ -208,17 +208,10 @@ class EmbeddingThread:
         return exists
 
     def _fail(self, error: BaseException) -> None:
-        told = is_told(self._communicator, error)
-        cause = self._communicator.explain(error) if hasattr(self._communicator, "explain") else error
+        told = self._communicator.raised(error)
+        cause = self._communicator.explain(error)
         if cause is not error:
             cause.__cause__ = error
         self._latch.trip(GRAPH, cause)
-        if not told:
-            text = f"rank {self._communicator.rank}, embedding graph: {type(cause).__name__}: {cause}"
-            self._communicator.tell_failure(text)
-
-
-def is_told(communicator: Communicator, error: BaseException) -> bool:
-    """Whether every rank knows of a failure, because it came out of an operation of theirs."""
-    explain = getattr(communicator, "explain", None)
-    return explain is not None and isinstance(explain(error), CommunicationError)
+        if not told:  # every rank is to leave this lane by one operation that fails
+            self._communicator.tell_failure(self._latch.describe(self._communicator.rank))

@@ -34,6 +34,10 @@ class AbortLatch:
         for close in closers:
             close()
 
+    def describe(self, rank: int) -> str:
+        """The failure in one line for other ranks."""
+        return f"rank {rank}, {self.graph} graph: {type(self.error).__name__}: {self.error}"
+
     @property
     def tripped(self) -> bool:
         return self.error is not None

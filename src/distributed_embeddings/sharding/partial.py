@@ -22,8 +22,7 @@ class Conflicts(NamedTuple):
     """Which rows of a batch conflict with one neighbour.
 
     asked: bool, of the rows this rank asked for, by lane. free_rows, free_counts, rows, counts: the rows asked of this
-    rank in two parts, the conflicting second; int64 by (source, lane), as in `LookupPlan`. total: int64 scalar, rows
-    asked of this rank.
+    rank in two parts, the conflicting second; int64 by (source, lane), as in `LookupPlan`.
     """
 
     asked: tf.Tensor
@@ -71,19 +70,6 @@ def announce(
         received, _by_rank(lookup, plan.lane_rows), _by_rank(lookup, previous.lane_rows)
     )
     return _conflicts(plan, forward, asked), _conflicts(previous, backward, asked_before)
-
-
-def no_plan(plan: LookupPlan) -> LookupPlan:
-    """A plan without rows, of the form of another: what a stream's first batch follows."""
-    return plan._replace(
-        lane_rows=tf.zeros_like(plan.lane_rows), rows=plan.rows[:0], counts=tf.zeros_like(plan.counts)
-    )
-
-
-def without_conflicts(plan: LookupPlan) -> Conflicts:
-    """What a stream's last batch has with the next: nothing."""
-    none = tf.zeros([tf.reduce_sum(plan.lane_rows)], tf.bool)
-    return Conflicts(none, plan.rows, plan.counts, plan.rows[:0], tf.zeros_like(plan.counts))
 
 
 def _conflicts(plan: LookupPlan, mask: tf.Tensor, asked: tf.Tensor) -> Conflicts:
