@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 from distributed_embeddings.pipeline.engine import GRAPH
 from distributed_embeddings.pipeline.meter import Span, median_ms
+from distributed_embeddings.pipeline.staleness import Staleness
 
 if TYPE_CHECKING:
     from distributed_embeddings.pipeline.core import TwoGraphs
 
 _WAITS = ("wait for gradient", "ready", "hand over")
 _FIRST_STEPS = 3  # not counted: memory is fresh, threads start
+_NO_WAIT = 0.05  # of the way to a gradient: to fetch one that is there takes time, too
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Report:
 
     t_sync: a step without the pipeline (estimated: the sum of both graphs, where it was not measured). critical: of the
     embedding graph's work what must wait for the main graph's gradient. gradient_after: from a step's vectors to its
-    gradient. waited_for_vectors: of a main step.
+    gradient; 0 where that was there before the embedding graph came for it. waited_for_vectors: of a main step.
     """
 
     staleness: str
@@ -45,21 +47,24 @@ class Report:
     @property
     def bound_ms(self) -> float:
         """The shortest step that this staleness allows."""
-        if self.staleness == "exact":
-            ahead = max(self.gradient_after, self.embedding - self.critical)
-            return max(ahead + self.critical, self.main)
-        return max(self.embedding, self.main) if self.staleness != "0" else self.t_sync
+        return max(self._way_to_vectors, self.main)
 
     @property
     def binds(self) -> str:
         """Which term the bound is."""
-        if self.staleness == "0":
-            return "both graphs, one after the other"
         if self.bound_ms == self.main:
             return "the main graph"
-        if self.staleness == "exact" and self.gradient_after > self.embedding - self.critical:
-            return "the main graph up to its gradient, then the conflicting rows"
-        return "the embedding graph"
+        if self._way_to_vectors == self.embedding:
+            return "the embedding graph"
+        rows = "the conflicting rows" if self.staleness == "exact" else "all rows"
+        return f"the main graph up to its gradient, then {rows}"
+
+    @property
+    def _way_to_vectors(self) -> float:
+        """From one step's vectors to the next one's."""
+        if not self.critical:
+            return self.embedding
+        return max(self.embedding, self.gradient_after + self.critical)
 
     @property
     def efficiency(self) -> float:
@@ -68,6 +73,11 @@ class Report:
         return (self.t_sync - self.t_pipe) / gain if gain > 0 else float("nan")
 
     def __str__(self) -> str:
+        if self.steps < 2:
+            return (
+                f"pipeline, staleness {self.staleness}: too few steps to report on; the first {_FIRST_STEPS} do not "
+                "count, and 2 more are needed"
+            )
         ms = "{:9.2f} ms".format
         measured = "measured" if self.t_sync_measured else "estimated: EG + MG"
         lines = [
@@ -100,12 +110,13 @@ def make_report(graphs: TwoGraphs, unpipelined_ms: float | None) -> Report:
     for s in work:
         if s.batch in counted:
             by_stage.setdefault(s.stage, []).append(s.end - s.start)
-    stages = {name: median_ms(values) for name, values in by_stage.items()}
+    # Others are of a stream's first or last batch.
+    stages = {name: median_ms(v) for name, v in by_stage.items() if 2 * len(v) >= len(steps)}
     waits = _vector_waits(steps, spans)
     starts = [s.start for s in steps]
     t_pipe = median_ms([b - a for a, b in pairwise(starts)])
     main = median_ms([s.end - s.start - waits.get(s.batch, 0) for s in steps])
-    embedding = sum(stages.values())
+    embedding = sum(stages.values()) if stages else float("nan")
     gradient_waits = [s.end - s.start for s in spans if s.stage == "wait for gradient" and s.batch in counted]
     shares = meter.numbers("conflict_share")
     sizes = meter.numbers("vector_bytes")
@@ -117,7 +128,7 @@ def make_report(graphs: TwoGraphs, unpipelined_ms: float | None) -> Report:
         t_pipe=t_pipe,
         embedding=embedding,
         main=main,
-        critical=stages.get("turn", 0.0),
+        critical=sum(stages.get(name, 0.0) for name in _behind_gradient(graphs.staleness)),
         gradient_after=median_ms(_gradient_times(steps, spans)),
         waited_for_vectors=median_ms([float(w) for w in waits.values()]),
         waited_for_gradient=median_ms([float(w) for w in gradient_waits]),
@@ -129,6 +140,13 @@ def make_report(graphs: TwoGraphs, unpipelined_ms: float | None) -> Report:
     )
 
 
+def _behind_gradient(staleness: Staleness) -> tuple[str, ...]:
+    """The stages between a step's gradient and the next one's vectors."""
+    if staleness.lag:
+        return ()
+    return ("turn",) if staleness.exact else ("update", "look up")
+
+
 def _vector_waits(steps: list[Span], spans: list[Span]) -> dict[int, int]:
     """Nanoseconds that each main step was without its vectors."""
     ready = {s.batch: s.end for s in spans if s.stage == "hand over"}
@@ -136,8 +154,14 @@ def _vector_waits(steps: list[Span], spans: list[Span]) -> dict[int, int]:
 
 
 def _gradient_times(steps: list[Span], spans: list[Span]) -> list[float]:
-    """Nanoseconds from a main step's vectors (or its begin, where they were there before) to its gradient."""
+    """Nanoseconds from a main step's vectors (or its begin, where they were there before) to its gradient; 0 where the
+    embedding graph did not wait for that, and cannot tell."""
     ready = {s.batch: s.end for s in spans if s.stage == "hand over"}
-    got = {s.batch: s.end for s in spans if s.stage == "wait for gradient"}
-    both = [s for s in steps if s.batch in ready and s.batch in got]
-    return [float(got[s.batch] - max(s.start, ready[s.batch])) for s in both]
+    waits = {s.batch: s for s in spans if s.stage == "wait for gradient"}
+    times = []
+    for step in steps:
+        if step.batch in ready and step.batch in waits:
+            wait = waits[step.batch]
+            time = wait.end - max(step.start, ready[step.batch])
+            times.append(float(time) if wait.end - wait.start > time * _NO_WAIT else 0.0)
+    return times
