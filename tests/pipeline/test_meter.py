@@ -143,12 +143,13 @@ def test_numbers():
 class Pretend:
     """Stages that take the times given, beside a main graph that takes `main`, and `gradient` of it to its gradient.
 
-    times: milliseconds by stage, under the names of the spans."""
+    times: milliseconds by stage, under the names of the spans; between: from a stage to the one behind it."""
 
     times: dict[str, int]
     main: int
     gradient: int
     batches: int
+    between: int = 0
     meter: Meter = field(default_factory=Meter)
     now: int = 10**6
     main_free: int = 10**6
@@ -160,7 +161,7 @@ class Pretend:
     def spend(self, stage: str, batch: int, until: int | None = None) -> None:
         end = self.now + self.times[stage] if until is None else max(self.now, until)
         self.note("embedding", stage, batch, self.now, end)
-        self.now = end
+        self.now = end + self.between
 
     def hand_over(self, batch: int) -> None:
         self.spend("ready", batch, self.now)
@@ -207,8 +208,19 @@ EXACT_EG = 1 + 4 + 2 + 5 + 7 + 3
 UP_TO = "the main graph up to its gradient, then "
 
 
-def report(staleness, main, gradient, *, batches=40, streams=1, unpipelined=None, times=PARTS, manager=None):
-    pretend = Pretend(times, main, gradient, 0)
+def report(
+    staleness,
+    main,
+    gradient,
+    *,
+    batches=40,
+    streams=1,
+    unpipelined=None,
+    times=PARTS,
+    manager=None,
+    between=0,
+):
+    pretend = Pretend(times, main, gradient, 0, between)
     for share in (0.2, 0.3):
         pretend.meter.count("conflict_share", share)
         pretend.meter.count("vector_bytes", share * 1e7)
@@ -256,6 +268,14 @@ def test_stages_of_a_streams_ends_do_not_count():
     found = report("exact", 50, 40, streams=4, times={**PARTS, "update": 1000, "look up": 1000})
     assert set(found.stages) == set(PARTS) - {"update", "look up"}
     assert found.embedding == pytest.approx(EXACT_EG)
+
+
+def test_a_gradient_that_was_there_before_does_not_bind():
+    """The embedding graph comes for it late: because of its own work, and what lies between its stages."""
+    found = report("exact", 15, 10, between=1)
+    assert found.t_pipe > found.bound_ms == EXACT_EG
+    assert found.binds == "the embedding graph"
+    assert found.gradient_after == 0
 
 
 def test_stages_and_waits():
