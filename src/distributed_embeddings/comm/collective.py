@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -54,6 +55,12 @@ class CollectiveCommunicator:
             received = self._exchange(pack(to_wire(values), splits, rows), rows, key)
             received = from_wire(unpack(received, counts), values)
         return with_shape(received, rows_like(values)), counts
+
+    def all_to_all_parts(
+        self, parts: Sequence[tuple[Tensor, Tensor]], *, phase: str
+    ) -> list[tuple[Tensor, Tensor]]:
+        """See Communicator. One after the other: TensorFlow has no op for parts of several dtypes."""
+        return [self.all_to_all(values, splits, phase=phase) for values, splits in parts]
 
     def all_gather(self, values: Tensor, *, phase: str) -> tuple[Tensor, Tensor]:
         """See Communicator."""

@@ -99,7 +99,7 @@ class Meeting:
         error, digest = check(shape, rows) if check else ("", 0)
         row_bytes = dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64)) if dtype else 0
         operation = Operation(
-            self._sequence, kind, phase, dtype.name if dtype else "", row_bytes, digest, error, self._lane
+            self._sequence, kind, phase, dtype.name if dtype else "", (row_bytes,), digest, error, self._lane
         )
         token = np.zeros(1, TOKEN)
         fill(token, operation, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 Tensor = Any  # tf.Tensor: TensorFlow ships no type stubs
@@ -29,6 +30,12 @@ class Communicator(Protocol):
         splits: int64 [size], summing to n. Returns (received rows ordered by source rank, int64 [size] rows a
         source). The trailing shape of `values` is static and equal on all ranks.
         """
+        ...
+
+    def all_to_all_parts(
+        self, parts: Sequence[tuple[Tensor, Tensor]], *, phase: str
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Several `all_to_all` in one operation: (values, splits) each, of any dtypes; as many on every rank."""
         ...
 
     def all_gather(self, values: Tensor, *, phase: str) -> tuple[Tensor, Tensor]:

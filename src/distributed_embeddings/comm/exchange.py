@@ -24,22 +24,27 @@ class Exchange:
         self._size: int = comm.Get_size()
         self._waiter = waiter
 
-    def run(self, outgoing: Sequence[Array | None], incoming: Sequence[Array | None], operation: str) -> None:
-        """Send `outgoing[d]` to every rank d while `incoming[s]` is filled from every rank s.
+    def run(
+        self, outgoing: Sequence[Sequence[Array]], incoming: Sequence[Sequence[Array]], operation: str
+    ) -> None:
+        """Send the arrays `outgoing[d]` to every rank d while `incoming[s]` are filled from every rank s.
 
-        C-contiguous arrays; both sides know the lengths; None or empty: no message. This rank's own part is
-        copied.
+        C-contiguous arrays; both sides know the lengths; empty: no message. This rank's own are copied.
         Raises CommunicationError at the deadline.
         """
         requests: list[Any] = []
         sources: list[tuple[int, Any]] = []
         for peer in self._peers():
-            received = [self._comm.Irecv(m, peer, _TAG) for m in _messages(incoming[peer])]
+            messages = [m for part in incoming[peer] for m in _messages(part)]
+            received = [self._comm.Irecv(m, peer, _TAG) for m in messages]
             sources += [(peer, request) for request in received]
             requests += received
         for peer in self._peers():
-            requests += [self._comm.Isend(m, peer, _TAG) for m in _messages(outgoing[peer])]
-        self._copy_own(outgoing[self._rank], incoming[self._rank])
+            messages = [m for part in outgoing[peer] for m in _messages(part)]
+            requests += [self._comm.Isend(m, peer, _TAG) for m in messages]
+        for source, target in zip(outgoing[self._rank], incoming[self._rank], strict=True):
+            if target is not source:
+                target[...] = source
         if requests:
             self._waiter.wait(
                 lambda: bool(MPI.Request.Testall(requests)),
@@ -51,14 +56,9 @@ class Exchange:
         """All other ranks, starting behind this one, so that not everybody sends to rank 0 first."""
         return [(self._rank + step) % self._size for step in range(1, self._size)]
 
-    @staticmethod
-    def _copy_own(source: Array | None, target: Array | None) -> None:
-        if source is not None and target is not None and target is not source:
-            target[...] = source
 
-
-def _messages(part: Array | None) -> list[Array]:
-    if part is None or part.size == 0:
+def _messages(part: Array) -> list[Array]:
+    if part.size == 0:
         return []
     flat = as_bytes(part)
     return [flat[i : i + MESSAGE_BYTES] for i in range(0, flat.size, MESSAGE_BYTES)]

@@ -37,7 +37,7 @@ class Handshake:
         self._requests = self._receives + [comm.Send_init(sent[p], p, _TAG) for p in self._peers]
 
     def run(self, operation: Operation, rows: Any) -> Array:
-        """Tell rank d that `rows[d]` rows come; return how many come from each rank (int64 [size]).
+        """Tell rank d that `rows[d]` rows of each part come; return how many come from each (int64 [size, MOST_PARTS]).
 
         Leaving has no deadline, telling a failure a short one: the others may be anywhere.
         Raises CommunicationError when a rank is in another operation, reports an error, or is late.

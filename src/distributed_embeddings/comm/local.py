@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 
 from .communicator import Tensor
@@ -23,6 +25,12 @@ class LocalCommunicator:
         values, splits = tf.convert_to_tensor(values), tf.cast(splits, tf.int64)
         _check_splits(values, splits, phase)
         return values, splits
+
+    def all_to_all_parts(
+        self, parts: Sequence[tuple[Tensor, Tensor]], *, phase: str
+    ) -> list[tuple[Tensor, Tensor]]:
+        """See Communicator."""
+        return [self.all_to_all(values, splits, phase=phase) for values, splits in parts]
 
     def all_gather(self, values: Tensor, *, phase: str) -> tuple[Tensor, Tensor]:
         """See Communicator."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -9,6 +10,7 @@ import tensorflow as tf
 from .communicator import Tensor
 from .host_ops import HostOps, require_eager, rows_like, with_shape
 from .mpi_engine import MpiEngine, require_threads
+from .tokens import MOST_PARTS
 
 
 class MpiCommunicator:
@@ -26,13 +28,31 @@ class MpiCommunicator:
 
     def all_to_all(self, values: Tensor, splits: Tensor, *, phase: str) -> tuple[Tensor, Tensor]:
         """See Communicator."""
-        values, splits = tf.convert_to_tensor(values), tf.cast(splits, tf.int64)
+        return self.all_to_all_parts([(values, splits)], phase=phase)[0]
 
-        def run(v: Any, s: Any) -> Any:
-            return self._engine.all_to_all(v, s, phase)
+    def all_to_all_parts(
+        self, parts: Sequence[tuple[Tensor, Tensor]], *, phase: str
+    ) -> list[tuple[Tensor, Tensor]]:
+        """See Communicator."""
+        done: list[tuple[Tensor, Tensor]] = []
+        for start in range(0, len(parts), MOST_PARTS):
+            done += self._at_once(parts[start : start + MOST_PARTS], phase)
+        return done
 
-        received, counts = self._host.call(run, [values, splits], [values.dtype, tf.int64])
-        return with_shape(received, rows_like(values)), with_shape(counts, [self.size])
+    def _at_once(self, parts: Sequence[tuple[Tensor, Tensor]], phase: str) -> list[tuple[Tensor, Tensor]]:
+        values = [tf.convert_to_tensor(v) for v, _ in parts]
+        splits = [tf.cast(s, tf.int64) for _, s in parts]
+        count = len(parts)
+
+        def run(*arrays: Any) -> Any:
+            return self._engine.all_to_all(arrays[:count], arrays[count:], phase)
+
+        dtypes = [*(v.dtype for v in values), *[tf.int64] * count]
+        got = self._host.call(run, [*values, *splits], dtypes)
+        return [
+            (with_shape(received, rows_like(v)), with_shape(counts, [self.size]))
+            for v, received, counts in zip(values, got[:count], got[count:], strict=True)
+        ]
 
     def all_gather(self, values: Tensor, *, phase: str) -> tuple[Tensor, Tensor]:
         """See Communicator."""

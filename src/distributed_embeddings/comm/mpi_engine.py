@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from .errors import CommunicationError
 from .exchange import MESSAGE_BYTES, Exchange
 from .handshake import Handshake
 from .reductions import reduce_parts
-from .tokens import Operation
+from .tokens import MOST_PARTS, Operation
 from .waiting import Waiter
 
 # Up to here every rank sends all it has to all and sums alone: one trip instead of two.
@@ -46,25 +48,34 @@ class MpiEngine:
         # message.
         self._lock = threading.Lock()
 
-    def all_to_all(self, values: Array, splits: Array, phase: str) -> tuple[Array, Array]:
-        """values [n, ...], splits int64 [size] → (rows by source, int64 [size])."""
+    def all_to_all(self, values: Sequence[Array], splits: Sequence[Array], phase: str) -> list[Array]:
+        """Parts: values [n, ...], splits int64 [size] → rows by source of each, then int64 [size] of each."""
         with self._lock:
-            error = splits_error(values.shape, splits, self.size, phase)
-            rows = splits if not error else np.zeros(self.size, np.int64)
-            counts, name = self._meet("all_to_all", values, rows, phase, error=error)
-            received = self._pool.take((int(counts.sum()), *values.shape[1:]), values.dtype)
-            values = np.ascontiguousarray(values)
-            self._run(_cut(values, splits), _cut(received, counts), name)
-            return received, counts
+            errors = [splits_error(v.shape, s, self.size, phase) for v, s in zip(values, splits, strict=True)]
+            error = next((e for e in errors if e), "")
+            rows = np.zeros((self.size, MOST_PARTS), np.int64)
+            if not error:
+                rows[:, : len(splits)] = np.stack(splits, 1)
+            told, name = self._meet("all_to_all", values, rows, phase, error=error)
+            counts = [told[:, k].copy() for k in range(len(values))]
+            received = [
+                self._pool.take((int(c.sum()), *v.shape[1:]), v.dtype)
+                for v, c in zip(values, counts, strict=True)
+            ]
+            own = [_cut(np.ascontiguousarray(v), s) for v, s in zip(values, splits, strict=True)]
+            into = [_cut(r, c) for r, c in zip(received, counts, strict=True)]
+            self._run(_by_peer(own), _by_peer(into), name)
+            return [*received, *counts]
 
     def all_gather(self, values: Array, phase: str) -> tuple[Array, Array]:
         """values [n_r, ...] → (rows by source, int64 [size])."""
         with self._lock:
             error = scalar_error(values.shape, phase)
             rows = values.shape[0] if values.ndim else 0
-            counts, name = self._meet("all_gather", values, rows, phase, error=error)
+            told, name = self._meet("all_gather", [values], rows, phase, error=error)
+            counts = told[:, 0].copy()
             received = self._pool.take((int(counts.sum()), *values.shape[1:]), values.dtype)
-            self._run([np.ascontiguousarray(values)] * self.size, _cut(received, counts), name)
+            self._run([[np.ascontiguousarray(values)]] * self.size, _by_peer([_cut(received, counts)]), name)
             return received, counts
 
     def reduce_scatter(self, values: Array, splits: Array, phase: str) -> Array:
@@ -72,12 +83,12 @@ class MpiEngine:
         with self._lock:
             error = splits_error(values.shape, splits, self.size, phase) or op_error("sum", values.dtype)
             check = zlib.crc32(np.ascontiguousarray(splits).tobytes())
-            _, name = self._meet("reduce_scatter", values, 0, phase, check=check, error=error)
+            _, name = self._meet("reduce_scatter", [values], 0, phase, check=check, error=error)
             shape = (int(splits[self.rank]), *values.shape[1:])
             parts = [self._pool.take(shape, values.dtype) for _ in range(self.size)]
             own = _cut(np.ascontiguousarray(values), splits)
             parts[self.rank] = own[self.rank]
-            self._run(own, parts, name)
+            self._run(_by_peer([own]), _by_peer([parts]), name)
             out = self._pool.take(shape, values.dtype)
             reduce_parts(parts, "sum", out)
             return out
@@ -87,7 +98,7 @@ class MpiEngine:
         with self._lock:
             error = op_error(op, values.dtype)
             check = zlib.crc32(repr((op, values.shape)).encode())
-            _, name = self._meet("all_reduce", values, values.size, phase, check=check, error=error)
+            _, name = self._meet("all_reduce", [values], values.size, phase, check=check, error=error)
             flat = np.ascontiguousarray(values).reshape(-1)
             out = self._pool.take(flat.shape, flat.dtype)
             if flat.nbytes <= ONE_TRIP_BYTES:
@@ -101,7 +112,7 @@ class MpiEngine:
         with self._lock:
             error = root_error(root, self.size, phase)
             check = zlib.crc32(repr((root, values.shape)).encode())
-            _, name = self._meet("broadcast", values, 0, phase, check=check, error=error)
+            _, name = self._meet("broadcast", [values], 0, phase, check=check, error=error)
             out = self._pool.take(values.shape, values.dtype)
             if self.rank == root:
                 out[...] = values
@@ -114,7 +125,7 @@ class MpiEngine:
     def barrier(self, phase: str) -> None:
         """Wait for every rank: the handshake alone does."""
         with self._lock:
-            self._meet("barrier", None, 0, phase)
+            self._meet("barrier", [], 0, phase)
 
     def share_core(self) -> None:
         """Another thread of this process communicates too, or computes, while this one waits."""
@@ -126,7 +137,7 @@ class MpiEngine:
             if self._closed or self._failure is not None:
                 return
             with contextlib.suppress(CommunicationError, ValueError):
-                self._meet("failure", None, 0, "failure", error=text)
+                self._meet("failure", [], 0, "failure", error=text)
 
     def shutdown(self) -> None:
         """Leave together with all others, without a deadline. After a failure nobody comes: leave alone."""
@@ -134,7 +145,7 @@ class MpiEngine:
             if self._closed:
                 return
             if self._failure is None:
-                self._meet("shutdown", None, 0, "shutdown")
+                self._meet("shutdown", [], 0, "shutdown")
                 self._handshake.free()
                 self._comm.Free()
             self._closed = True
@@ -144,9 +155,9 @@ class MpiEngine:
         self._comm.Abort(status)
 
     def _meet(
-        self, kind: str, values: Array | None, rows: Any, phase: str, *, check: int = 0, error: str = ""
+        self, kind: str, values: Sequence[Array], rows: Any, phase: str, *, check: int = 0, error: str = ""
     ) -> tuple[Array, str]:
-        """Run the handshake. Returns (rows from each rank, the operation's name).
+        """Run the handshake. Returns (rows of each part from each rank, the operation's name).
 
         A rank whose arguments are wrong meets the others too, so that all ranks raise, with its text.
         """
@@ -158,10 +169,8 @@ class MpiEngine:
             raise CommunicationError(f"{kind} {phase!r} after an earlier failure: {self._failure}")
         self._sequence += 1
         self.last_error = None
-        dtype, row_bytes = "", 0
-        if values is not None:
-            dtype = values.dtype.name
-            row_bytes = values.dtype.itemsize * int(np.prod(values.shape[1:], dtype=np.int64))
+        dtype = ",".join(v.dtype.name for v in values)
+        row_bytes = tuple(v.dtype.itemsize * math.prod(v.shape[1:]) for v in values)
         operation = Operation(self._sequence, kind, phase, dtype, row_bytes, check, error, self._lane)
         try:
             return self._handshake.run(operation, rows), str(operation)
@@ -189,7 +198,7 @@ class MpiEngine:
     def _reduce_in_one_trip(self, flat: Array, op: str, out: Array, name: str) -> None:
         parts = [np.empty_like(flat) for _ in range(self.size)]
         parts[self.rank] = flat
-        self._run([flat] * self.size, parts, name)
+        self._run([[flat]] * self.size, _by_peer([parts]), name)
         reduce_parts(parts, op, out)
 
     def _reduce_in_two_trips(self, flat: Array, op: str, out: Array, name: str) -> None:
@@ -199,9 +208,14 @@ class MpiEngine:
         own, results = _cut(flat, share), _cut(out, share)
         parts = [self._pool.take((int(share[self.rank]),), flat.dtype) for _ in range(self.size)]
         parts[self.rank] = own[self.rank]
-        self._run(own, parts, name)
+        self._run(_by_peer([own]), _by_peer([parts]), name)
         reduce_parts(parts, op, results[self.rank])
-        self._run([results[self.rank]] * self.size, results, name)
+        self._run([[results[self.rank]]] * self.size, _by_peer([results]), name)
+
+
+def _by_peer(parts: Sequence[Sequence[Array]]) -> list[list[Array]]:
+    """Parts by rank → by rank all its parts."""
+    return [list(of_peer) for of_peer in zip(*parts, strict=True)]
 
 
 def require_threads() -> None:

@@ -21,16 +21,18 @@ KINDS = (
     "failure",
 )
 
+MOST_PARTS = 8
+"""Of one operation."""
 _TEXT_BYTES = 256
 TOKEN = np.dtype(
     [
         ("sequence", np.int64),
         ("kind", np.int64),
-        ("rows", np.int64),  # rows the sender has for the receiver
-        ("row_bytes", np.int64),
+        ("rows", np.int64, MOST_PARTS),  # rows of each part the sender has for the receiver
+        ("row_bytes", np.int64, MOST_PARTS),
         ("check", np.int64),  # whatever else must be equal: reduction and length, root, splits
         ("status", np.int64),  # 1: the sender failed before the exchange, `text` is its error
-        ("dtype", "S16"),
+        ("dtype", "S72"),
         ("text", f"S{_TEXT_BYTES}"),
     ]
 )
@@ -44,7 +46,7 @@ class Operation:
     kind: str
     phase: str
     dtype: str = ""
-    row_bytes: int = 0
+    row_bytes: tuple[int, ...] = ()
     check: int = 0
     error: str = ""
     lane: str = ""
@@ -54,11 +56,13 @@ class Operation:
 
 
 def fill(tokens: Array, operation: Operation, rows: Any) -> None:
-    """Write `operation` into `tokens` (TOKEN), one a receiver; `rows`: for each, or one for all."""
+    """Write `operation` into `tokens` (TOKEN), one a receiver; `rows`: for each [receivers, MOST_PARTS], or one for
+    all."""
     tokens["sequence"] = operation.sequence
     tokens["kind"] = KINDS.index(operation.kind)
     tokens["rows"] = rows
-    tokens["row_bytes"] = operation.row_bytes
+    tokens["row_bytes"] = 0
+    tokens["row_bytes"][:, : len(operation.row_bytes)] = operation.row_bytes
     tokens["check"] = operation.check
     tokens["status"] = bool(operation.error)
     tokens["dtype"] = operation.dtype.encode()
@@ -75,7 +79,8 @@ def compare(tokens: Array, rank: int, operation: Operation) -> None:
         views = [f"rank {r}: {_decode(tokens[r]['text'])}" for r in failed]
         raise CommunicationError("; ".join(views), fatal=False)
     for field in ("sequence", "kind", "text", "dtype", "row_bytes", "check"):
-        for peer in np.flatnonzero(tokens[field] != tokens[rank][field]).tolist():
+        differ = (tokens[field] != tokens[rank][field]).reshape(len(tokens), -1).any(1)
+        for peer in np.flatnonzero(differ).tolist():
             gone = KINDS.index("shutdown") in tokens["kind"]
             raise CommunicationError(_difference(tokens, rank, operation, peer, field), fatal=gone)
 
@@ -96,7 +101,10 @@ def _difference(tokens: Array, rank: int, operation: Operation, peer: int, field
 
 
 def _show(value: Any) -> str:
-    return _decode(value) if isinstance(value, bytes) else str(int(value))
+    if isinstance(value, bytes):
+        return _decode(value)
+    numbers = np.atleast_1d(value)
+    return ", ".join(str(int(n)) for n in numbers[: max(1, np.count_nonzero(numbers))])
 
 
 def _decode(text: Any) -> str:
