@@ -181,7 +181,7 @@ class Batches(RuleBasedStateMachine):
 
 
 TestBatches = Batches.TestCase
-TestBatches.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
+TestBatches.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
 
 
 def test_every_transition():

@@ -165,8 +165,8 @@ class Pretend:
 
     def hand_over(self, batch: int) -> None:
         self.spend("ready", batch, self.now)
-        self.spend("hand over", batch, self.now)
         begin = max(self.main_free, self.now)
+        self.spend("hand over", batch, self.now + self.times.get("hand over", 0))
         self.emitted[batch] = begin + self.gradient
         self.note("main", "step", batch, self.main_free, begin + self.main)
         self.main_free = begin + self.main
@@ -276,6 +276,13 @@ def test_a_gradient_that_was_there_before_does_not_bind():
     assert found.t_pipe > found.bound_ms == EXACT_EG
     assert found.binds == "the embedding graph"
     assert found.gradient_after == 0
+
+
+def test_a_step_may_end_before_its_vectors_hand_over():
+    """Where the embedding graph's thread comes back late."""
+    found = report(1, 2, 2, times={**PARTS, "hand over": 3})
+    assert (found.main, found.embedding, found.t_pipe) == pytest.approx((2, 20, 23))
+    assert found.waited_for_vectors == pytest.approx(21)
 
 
 def test_stages_and_waits():

@@ -147,16 +147,21 @@ def _behind_gradient(staleness: Staleness) -> tuple[str, ...]:
     return ("turn",) if staleness.exact else ("update", "look up")
 
 
+def _ready(spans: list[Span]) -> dict[int, int]:
+    """When each batch's vectors were there: a short step has ended before the other thread is back from the queue."""
+    return {s.batch: s.start for s in spans if s.stage == "hand over"}
+
+
 def _vector_waits(steps: list[Span], spans: list[Span]) -> dict[int, int]:
     """Nanoseconds that each main step was without its vectors."""
-    ready = {s.batch: s.end for s in spans if s.stage == "hand over"}
+    ready = _ready(spans)
     return {s.batch: max(0, min(ready[s.batch], s.end) - s.start) for s in steps if s.batch in ready}
 
 
 def _gradient_times(steps: list[Span], spans: list[Span]) -> list[float]:
     """Nanoseconds from a main step's vectors (or its begin, where they were there before) to its gradient; 0 where the
     embedding graph did not wait for that, and cannot tell."""
-    ready = {s.batch: s.end for s in spans if s.stage == "hand over"}
+    ready = _ready(spans)
     waits = {s.batch: s for s in spans if s.stage == "wait for gradient"}
     times = []
     for step in steps:
