@@ -1,102 +1,35 @@
-"""Ids are made without the rest of a step, and are those of the step; what cannot be so is refused by name."""
+"""Ids are made without the rest of a step, and are those of the step."""
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-
-import distributed_embeddings.dist_model_parallel as dmp
-from distributed_embeddings.layers.hand_over import handed_over
-from distributed_embeddings.pipeline.embedding_pipeline import make_step
-from distributed_embeddings.pipeline.recording import Extraction, Recorder
-from distributed_embeddings.pipeline.tensors import Form, any_batch, flatten
-
-ROWS, DIM = 20, 4
-
-functions_not_read = pytest.mark.xfail(
-    strict=True, reason="recording.py does not look into the functions that conditions, loops and calls run"
+from recorded import (
+    ROWS,
+    asked_by,
+    check_alike,
+    check_extraction,
+    extracted,
+    functions_not_read,
+    numbers,
+    record,
+    tables,
 )
 
-
-def tables(name: str, *features: str, combiner: str | None = "sum", **options) -> dmp.DistributedEmbedding:
-    embeddings = [dmp.Embedding(ROWS, DIM, combiner, name=f"table_{f}") for f in features]
-    return dmp.DistributedEmbedding(embeddings, feature_names=features, name=name, **options)
-
-
-def record(step, *features: Any, trainable=()):
-    """Trace a step as the pipeline does. Returns the concrete function, the sites that can be cut off, and why others
-    cannot. Warnings are errors in tests: where something is refused, the test must say so."""
-    spec = tuple(tf.nest.map_structure(lambda f: any_batch(tf.type_spec_from_value(f)), f) for f in features)
-    form, recorder = Form(spec), Recorder()
-    concrete = recorder.trace(lambda *flat: step(*form.pack(flat)), flatten(spec))
-    return concrete, recorder.usable(concrete.graph, trainable), recorder.refused
-
-
-class Spy:
-    """Notes what each lookup of an eager step is asked, and lets it be."""
-
-    def __init__(self) -> None:
-        self.asked: list[list[np.ndarray]] = []
-
-    def on_lookup(self, layer, ids, weights):
-        self.asked.append([t.numpy() for t in flatten([ids, weights])])
-
-    def covers(self, plan):
-        return False
-
-
-def asked_by(step, *features: Any) -> list[list[np.ndarray]]:
-    spy = Spy()
-    with handed_over(spy):
-        step(*features)
-    return spy.asked
-
-
-def extracted(extraction: Extraction, *features: Any) -> list[list[np.ndarray]]:
-    """Made eagerly and, alike, inside a function, as the embedding graph does."""
-    flat = flatten(features)
-    part = [flat[i] for i in extraction.inputs]
-    made = [[t.numpy() for t in flatten(site)] for site in extraction(part)]
-    traced = tf.function(lambda *part: [flatten(site) for site in extraction(part)])(*part)
-    check_alike([[t.numpy() for t in site] for site in traced], made)
-    return made
-
-
-def check_extraction(step, *batches: tuple[Any, ...], inputs: list[int] | None = None) -> Extraction:
-    """The extraction recorded from the first batch gives every batch the ids that the step would look up."""
-    concrete, sites, refused = record(step, *batches[0])
-    assert not refused
-    extraction = Extraction(concrete, sites)
-    for batch in batches:
-        check_alike(extracted(extraction, *batch), asked_by(step, *batch))
-    if inputs is not None:
-        assert extraction.inputs == inputs
-    return extraction
-
-
-def check_alike(found: list[list[np.ndarray]], wanted: list[list[np.ndarray]]) -> None:
-    for site, asked in zip(found, wanted, strict=True):
-        for mine, theirs in zip(site, asked, strict=True):
-            assert mine.dtype == theirs.dtype
-            np.testing.assert_array_equal(mine, theirs)
-
-
-# What ids may be made of
+import distributed_embeddings.dist_model_parallel as dmp
+from distributed_embeddings.pipeline.embedding_pipeline import make_step
+from distributed_embeddings.pipeline.recording import Extraction
+from distributed_embeddings.pipeline.tensors import flatten
 
 WORDS = ["ant", "bee", "cat", "dog"]
 
 
 def words(seed: int, *shape: int) -> tf.Tensor:
     return tf.constant(np.random.default_rng(seed).choice([*WORDS, "eel", ""], shape))
-
-
-def numbers(seed: int, *shape: int) -> tf.Tensor:
-    return tf.constant(np.random.default_rng(seed).integers(0, ROWS, shape))
 
 
 def ragged(values: tf.Tensor, *lengths: int) -> tf.RaggedTensor:
@@ -348,217 +281,3 @@ def test_functions_and_loops_may_make_ids():
         return layer([fold(x)]), other([odd % ROWS])
 
     check_extraction(step, (numbers(0, 4),), (numbers(1, 6),))
-
-
-# What ids must not be made of
-
-
-def refusal(layer: str, reason: str) -> str:
-    return f"^layer '{layer}' stays in the main graph and is not pipelined: {reason}"
-
-
-def check_refused(step, *features: Any, reason: str, layer: str = "tables", feature: str = "x", trainable=()):
-    """Refused with a warning that names layer, feature and path, and with nothing else refused."""
-    warning = refusal(layer, f"the ids of feature '{feature}' depend on {reason}: .+ <- ")
-    with pytest.warns(UserWarning, match=warning) as warned:
-        _, sites, refused = record(step, *features, trainable=trainable)
-    assert len(warned) == 1
-    assert list(refused) == [layer]
-    assert layer not in {s.layer.name for s in sites}
-    path = str(warned[0].message).split(": ")[-1]
-    return sites, path
-
-
-def test_ids_from_a_trainable_variable():
-    router = keras.layers.Dense(ROWS, name="router")
-    router.build([None, 3])
-    layer = tables("tables", "y", "x")
-
-    def step(dense, y):
-        return layer([y, tf.argmax(router(dense), -1)])
-
-    _, path = check_refused(
-        step,
-        tf.ones([2, 3]),
-        numbers(0, 2),
-        reason="the trainable variable '(kernel|bias)'",
-        trainable=router.trainable_variables,
-    )
-    assert re.match(r"ArgMax <- .*(MatMul|Add)", path)
-
-
-def test_weights_from_a_trainable_variable():
-    scale = keras.Variable(2.0, name="scale")
-    layer = tables("tables", "x")
-    reason = "the trainable variable 'scale'"
-
-    def step(x):
-        return layer([x], [tf.ones_like(x, tf.float32) * scale])
-
-    check_refused(step, numbers(0, 2), reason=reason, trainable=[scale])
-
-
-def test_ids_from_vectors_of_another_layer():
-    first, second = tables("first", "y"), tables("second", "x")
-
-    def step(y):
-        return second([tf.argmax(first([y])[0], -1)])
-
-    sites, path = check_refused(step, numbers(0, 2), reason="vectors of a lookup", layer="second")
-    assert [s.layer for s in sites] == [first]
-    assert path.startswith("ArgMax <- first")
-
-
-RANDOM = {
-    "an operation": lambda x: tf.random.uniform(tf.shape(x), 0, ROWS, tf.int32),
-    "in a condition": lambda x: tf.cond(
-        tf.size(x) > 1,
-        lambda: tf.random.uniform(tf.shape(x), 0, ROWS, tf.int32),
-        lambda: tf.cast(x, tf.int32),
-    ),
-    "Python": lambda x: tf.ensure_shape(tf.numpy_function(lambda a: a, [x], tf.int64), [None]),
-}
-
-
-@pytest.mark.parametrize("how", RANDOM)
-def test_random_ids(how):
-    layer = tables("tables", "x")
-    check_refused(
-        lambda x: layer([RANDOM[how](x) + 0]),
-        numbers(0, 2),
-        reason="an operation with side effects or chance, (RandomUniformInt|If|PyFunc)",
-    )
-
-
-def test_random_ids_of_keras():
-    seeds = keras.random.SeedGenerator(1)
-    layer = tables("tables", "x")
-
-    def step(x):
-        return layer([x + keras.random.randint(tf.shape(x), 0, 2, dtype="int64", seed=seeds)])
-
-    check_refused(step, numbers(0, 2), reason="a variable that the step changes")
-
-
-def plain_assign(counter):
-    counter.assign_add(1)
-
-
-def assign_in_a_condition(counter):
-    tf.cond(counter > 10, lambda: counter.assign(0), lambda: counter.assign_add(1))
-
-
-@tf.function
-def assign_in_a_function(counter):
-    counter.assign_add(1)
-
-
-@pytest.mark.parametrize("change", [plain_assign, assign_in_a_condition, assign_in_a_function])
-def test_ids_from_a_variable_that_the_step_assigned(change):
-    counter = tf.Variable(0, dtype=tf.int64, trainable=False)
-    layer = tables("tables", "x")
-
-    def step(x):
-        change(counter)
-        return layer([(x + counter) % ROWS])
-
-    # TensorFlow lets the reading wait for the call that writes.
-    call = "an operation with side effects or chance, (If|StatefulPartitionedCall)"
-    check_refused(step, numbers(0, 2), reason=f"(a variable that the step changes|{call})")
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        plain_assign,
-        pytest.param(assign_in_a_condition, marks=functions_not_read),
-        pytest.param(assign_in_a_function, marks=functions_not_read),
-    ],
-)
-def test_ids_from_a_variable_that_the_step_will_assign(change):
-    counter = tf.Variable(0, dtype=tf.int64, trainable=False)
-    layer = tables("tables", "x")
-
-    def step(x):
-        found = layer([(x + counter) % ROWS])
-        change(counter)
-        return found
-
-    check_refused(step, numbers(0, 2), reason="a variable that the step changes")
-
-
-@pytest.mark.xfail(strict=True, reason="recording.py knows writes of variables only, not of tables")
-def test_ids_from_a_table_that_the_step_fills():
-    seen = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, 0)
-    layer = tables("tables", "x")
-
-    def step(x):
-        found = layer([tf.ensure_shape(seen.lookup(x), [None])])
-        seen.insert(x, x)
-        return found
-
-    check_refused(step, numbers(0, 2), reason="a variable that the step changes")
-
-
-def test_a_layer_called_twice():
-    layer, other = tables("tables", "x"), tables("other", "x")
-
-    def step(x):
-        return layer([x])[0] + layer([x + 1])[0] + other([x])[0]
-
-    with pytest.warns(
-        UserWarning, match=refusal("tables", "it is called more than once in a step")
-    ) as warned:
-        _, sites, _ = record(step, numbers(0, 2))
-    assert len(warned) == 1
-    assert [s.layer for s in sites] == [other]
-
-
-def in_a_condition(lookup, x):
-    return tf.cond(tf.size(x) > 1, lambda: lookup(x), lambda: tf.zeros([tf.size(x), DIM]))
-
-
-def in_a_loop(lookup, x):
-    zeros = tf.zeros([tf.size(x), DIM])
-    shape = tf.TensorShape([None, DIM])
-    loop = tf.while_loop(
-        lambda i, _: i < 2, lambda i, v: (i + 1, v + lookup(x)), (0, zeros), (tf.TensorShape([]), shape)
-    )
-    return loop[1]
-
-
-def in_a_function(lookup, x):
-    return tf.function(lookup)(x)
-
-
-HIDDEN = [in_a_condition, in_a_loop, in_a_function]
-
-
-@pytest.mark.parametrize("where", HIDDEN)
-def test_a_layer_called_inside(where):
-    layer, other = tables("tables", "x"), tables("other", "x")
-
-    def step(x):
-        return where(lambda x: layer([x])[0], x) + other([x])[0]
-
-    reason = "it is called inside a condition or a loop of the graph"
-    with pytest.warns(UserWarning, match=refusal("tables", reason)) as warned:
-        _, sites, _ = record(step, numbers(0, 2))
-    assert len(warned) == 1
-    assert [s.layer for s in sites] == [other]
-
-
-@functions_not_read
-@pytest.mark.parametrize("where", HIDDEN)
-def test_ids_from_vectors_of_a_layer_called_inside(where):
-    """Zeros stand in for its vectors in the trace: they must not become ids."""
-    layer, other = tables("tables", "y"), tables("other", "x")
-
-    def step(x):
-        return other([tf.argmax(where(lambda x: layer([x])[0], x), -1)])
-
-    with pytest.warns(UserWarning) as warned:
-        _, sites, refused = record(step, numbers(0, 2))
-    assert set(refused) == {"tables", "other"}
-    assert len(warned) == 2
-    assert not sites
