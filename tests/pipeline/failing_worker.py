@@ -109,11 +109,14 @@ def main() -> None:
         faults = [("embedding", stage) for stage in STAGES[mode]] + [("main", "step")]
         for graph, stage in faults:
             for culprit in culprits:
+                began = time.monotonic()
                 error = provoke(communicator, mode, graph, stage, culprit)
+                seconds = time.monotonic() - began
                 texts = gather_text(communicator, error and f"rank {communicator.rank}: {error}")
                 name = f"{mode}: {graph} graph, {stage}, rank {culprit}"
                 results[name] = "\n".join(t for t in texts if t)
                 if communicator.rank == 0:
+                    print(f"{seconds:.1f} s: {name}", flush=True)
                     out.write_text(json.dumps(results))
                 keras.backend.clear_session(free_memory=False)
     dmp.shutdown()

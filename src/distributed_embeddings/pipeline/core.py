@@ -14,8 +14,9 @@ from distributed_embeddings import comm
 from distributed_embeddings.layers.even_batches import empty_batch
 from distributed_embeddings.layers.optimizer import DistributedOptimizer
 from distributed_embeddings.pipeline.dataset import PipelineDataset, Sample
-from distributed_embeddings.pipeline.embedding_graph import EmbeddingGraph, ExactGraph
+from distributed_embeddings.pipeline.embedding_graph import EmbeddingGraph
 from distributed_embeddings.pipeline.engine import EmbeddingThread, StageRunner
+from distributed_embeddings.pipeline.exact_graph import ExactGraph
 from distributed_embeddings.pipeline.exchange_manager import ExchangeManager
 from distributed_embeddings.pipeline.failure import AbortLatch, refuse_dirty
 from distributed_embeddings.pipeline.main_graph import MainGraph
@@ -84,6 +85,8 @@ class TwoGraphs:
             if staleness.exact
             else EmbeddingGraph(*arguments)
         )
+        if staleness.lag:
+            self.embedding.make_advance()
         self.next_batch = 0
         self.stream: Stream | None = None
         for holder in [*(site.layer for site in self.sites), routed]:

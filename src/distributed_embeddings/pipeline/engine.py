@@ -10,7 +10,8 @@ import tensorflow as tf
 from distributed_embeddings.comm import Communicator
 from distributed_embeddings.pipeline import schedule
 from distributed_embeddings.pipeline.dataset import PipelineDataset
-from distributed_embeddings.pipeline.embedding_graph import EmbeddingGraph, ExactGraph
+from distributed_embeddings.pipeline.embedding_graph import EmbeddingGraph
+from distributed_embeddings.pipeline.exact_graph import ExactGraph
 from distributed_embeddings.pipeline.exchange_manager import ExchangeManager, State, nbytes
 from distributed_embeddings.pipeline.failure import AbortLatch
 from distributed_embeddings.pipeline.meter import Meter
@@ -62,29 +63,17 @@ class StageRunner:
             return self._last is None or batch <= self._last
 
     def plan(self, batch: int) -> bool:
-        with self._meter.span(GRAPH, "read", batch):
-            sample = self._dataset.next_embedding()
-        self._manager.open(batch)
+        sample = self._read(batch)
         with self._meter.span(GRAPH, "plan", batch):
-            plan = list(self._graph.plan(tf.constant(not sample.last), *sample.part))
-        self._manager.store(batch, "plan", plan)
-        self._manager.advance(batch, State.PLANNED)
-        more = self._graph.more(plan)
-        self.note_existence(batch + 1, more)
-        return more
+            plan = list(self._graph.plan(*sample))
+        return self._planned(batch, plan)
 
     def announce(self, batch: int) -> bool:
         more = self.plan(batch)
-        plan = self._manager.fetch(batch, "plan")
         before = None if self._previous is None else self._manager.fetch(self._previous, "plan")
         with self._meter.span(GRAPH, "announce", batch):
-            forward, backward = self._graph.announce(plan, before)
-        self._manager.store(batch, "forward", forward)
-        if self._previous is not None:
-            self._manager.store(self._previous, "backward", backward)
-            shared, rows = self._graph.conflict_share(forward)
-            self._meter.count("conflict_share", shared / rows if rows else 0.0)
-        self._previous = batch
+            forward, backward = self._graph.announce(self._manager.fetch(batch, "plan"), before)
+        self._announced(batch, forward, backward)
         return more
 
     def look_up(self, batch: int) -> None:
@@ -94,11 +83,41 @@ class StageRunner:
         self._hand_over(batch, outputs)
 
     def look_up_free(self, batch: int) -> None:
-        fetch = self._manager.fetch
         with self._meter.span(GRAPH, "look up free rows", batch):
-            merged = self._graph.look_up_free(*fetch(batch, "plan"), *fetch(batch, "forward"))
-        self._manager.store(batch, "merged", list(merged))
-        self._manager.advance(batch, State.FREE_READY)
+            found = self._graph.look_up_free(*self._both_sides(batch))
+        self._looked_up_free(batch, list(found))
+
+    def advance(self, batch: int, ahead: int) -> bool:
+        rate, step, finite, scale, *upstream = self._manager.fetch(batch, "gradient", last=True)
+        if not bool(finite):
+            self._retire(batch)
+            more = self.plan(ahead)
+            self.look_up(ahead)
+            return more
+        sample = self._read(ahead)
+        plan = self._manager.fetch(batch, "plan", last=True)
+        with self._meter.span(GRAPH, "update, plan and look up", batch):
+            result = list(self._graph.advance(*sample, *plan, rate, step, scale, *upstream))
+        self._retire(batch)
+        more = self._planned(ahead, result[: self._graph.plan_size])
+        self._hand_over(ahead, result[self._graph.plan_size :])
+        return more
+
+    def ahead(self, batch: int) -> bool:
+        fetch = self._manager.fetch
+        if not bool(fetch(batch - 1, "rest")[2]):
+            self.update_free(batch - 1)
+            self.look_up_free(batch + 1)
+            return self.announce(batch + 2)
+        sample = self._read(batch + 2)
+        with self._meter.span(GRAPH, "update and look up free rows, plan", batch):
+            found = self._graph.ahead(sample, self._free_update(batch - 1), self._both_sides(batch + 1))
+        plan, looked_up, forward, backward = found
+        self._retire(batch - 1)
+        self._looked_up_free(batch + 1, looked_up)
+        more = self._planned(batch + 2, plan)
+        self._announced(batch + 2, forward, backward)
+        return more
 
     def take_gradient(self, batch: int) -> None:
         with self._meter.span(GRAPH, "wait for gradient", batch):
@@ -120,13 +139,10 @@ class StageRunner:
         self._retire(batch)
 
     def update_free(self, batch: int) -> None:
-        fetch = self._manager.fetch
-        rate, step, finite = fetch(batch, "rest", last=True)
-        gradients = fetch(batch, "replies", last=True)
-        plan, backward = fetch(batch, "plan", last=True), fetch(batch, "backward", last=True)
+        counts = bool(self._manager.fetch(batch, "rest")[2])
         with self._meter.span(GRAPH, "update free rows", batch):
-            if bool(finite):
-                self._graph.update_free(*plan, *backward, *gradients, rate, step)
+            if counts:
+                self._graph.update_free(*self._free_update(batch))
         self._retire(batch)
 
     def turn(self, batch: int) -> None:
@@ -137,12 +153,14 @@ class StageRunner:
             result = turn(
                 *fetch(batch, "plan"),
                 *fetch(batch, "backward"),
+                *fetch(batch, "masks backward"),
                 rate,
                 step,
                 scale,
                 *upstream,
                 *fetch(following, "plan"),
                 *fetch(following, "forward", last=True),
+                *fetch(following, "masks forward", last=True),
                 *fetch(following, "merged", last=True),
             )
         sites = len(self._graph.sites)
@@ -150,6 +168,53 @@ class StageRunner:
         self._manager.store(batch, "rest", [rate, step, finite])
         self._manager.advance(batch, State.CONFLICT_APPLIED)
         self._hand_over(following, result[sites:])
+
+    def _read(self, batch: int) -> list[Any]:
+        """The sample that a plan is made of."""
+        with self._meter.span(GRAPH, "read", batch):
+            sample = self._dataset.next_embedding()
+        return [tf.constant(not sample.last), *sample.part]
+
+    def _planned(self, batch: int, plan: list[Any]) -> bool:
+        # Not before: where one function ends a batch and plans another, the first has just given its permit back.
+        self._manager.open(batch)
+        self._manager.store(batch, "plan", plan)
+        self._manager.advance(batch, State.PLANNED)
+        more = self._graph.more(plan)
+        self.note_existence(batch + 1, more)
+        return more
+
+    def _announced(self, batch: int, forward: list[Any], backward: list[Any]) -> None:
+        self._manager.store(batch, "forward", forward)
+        if self._previous is not None:
+            self._manager.store(self._previous, "backward", backward)
+            shared, rows = self._graph.conflict_share(forward)
+            self._meter.count("conflict_share", shared / rows if rows else 0.0)
+        self._previous = batch
+
+    def _both_sides(self, batch: int) -> list[Any]:
+        """What the look-up of a batch's free rows takes."""
+        fetch, wire = self._manager.fetch, self._graph.wire
+        now = [*wire(fetch(batch, "plan")), *fetch(batch, "forward")]
+        return [*now, *wire(fetch(batch - 1, "plan")), *fetch(batch - 1, "backward")]
+
+    def _looked_up_free(self, batch: int, found: list[Any]) -> None:
+        sites = len(self._graph.sites)
+        self._manager.store(batch, "merged", found[:sites])
+        self._manager.store(batch, "masks forward", found[sites : 2 * sites])
+        self._manager.store(batch - 1, "masks backward", found[2 * sites :])
+        self._manager.advance(batch, State.FREE_READY)
+
+    def _free_update(self, batch: int) -> list[Any]:
+        """What the update of a batch's free rows takes; its last use."""
+        fetch = self._manager.fetch
+        rate, step, _ = fetch(batch, "rest", last=True)
+        wire = self._graph.wire(fetch(batch, "plan", last=True))
+        conflicts = [
+            *fetch(batch, "backward", last=True),
+            *fetch(batch, "masks backward", last=True),
+        ]
+        return [*wire, *conflicts, *fetch(batch, "replies", last=True), rate, step]
 
     def _hand_over(self, batch: int, outputs: Any) -> None:
         weight, *vectors = outputs
@@ -160,7 +225,7 @@ class StageRunner:
             self._vectors.put([tf.constant(batch, tf.int64), weight, *vectors])
 
     def _retire(self, batch: int) -> None:
-        self._manager.drop(batch, "forward", "backward")
+        self._manager.drop(batch, "plan", "forward", "backward", "masks backward", "replies", "rest")
         self._manager.advance(batch, State.RETIRED)
 
 

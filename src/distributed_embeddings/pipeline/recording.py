@@ -9,13 +9,23 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import wrap_function
+from tensorflow.python.framework import op_def_registry
 
 from distributed_embeddings.layers.hand_over import handed_over
 from distributed_embeddings.layers.symbolic import placeholder_output
 from distributed_embeddings.pipeline.tensors import Form, flatten
 
 # Stateful by name, but the same question always has the same answer.
-_HARMLESS = ("LookupTableFindV2", "LookupTableSizeV2", "Placeholder", "PlaceholderWithDefault", "Assert")
+_HARMLESS = (
+    "Assert",
+    "LookupTableFindV2",
+    "LookupTableSizeV2",
+    "Placeholder",
+    "PlaceholderWithDefault",
+    "ReadVariableOp",
+    "ResourceGather",
+    "ResourceGatherNd",
+)
 
 
 @dataclass(frozen=True)
@@ -39,6 +49,7 @@ class Recorder:
         self.sites: list[Site] = []
         self.refused: dict[str, str] = {}  # layer → why it stays in the main graph
         self._graph: Any = None
+        self._mark: Any = None
 
     def trace(self, step: Callable[..., Any], specs: Sequence[Any]) -> Any:
         """Trace `step` of flat inputs; returns the concrete function, which is never run."""
@@ -46,6 +57,7 @@ class Recorder:
         def traced(*flat: Any) -> Any:
             # A step that creates variables is traced twice.
             self._graph, self.sites, self.refused = tf.compat.v1.get_default_graph(), [], {}
+            self._mark = tf.zeros([])
             with handed_over(self):
                 return step(*flat)
 
@@ -58,6 +70,8 @@ class Recorder:
         outputs = [
             placeholder_output(x, *combiners[f.table], "float32") for x, f in zip(ids, features, strict=True)
         ]
+        # What comes out of a condition or a loop depends on what went in: there, vectors are known by the mark.
+        outputs = [o + self._mark for o in outputs]
         site = Site(layer, list(ids), list(weights), outputs)
         reason = self._why_not(layer)
         if reason:
@@ -89,7 +103,7 @@ class Recorder:
 
     def usable(self, graph: Any, trainable: Sequence[Any]) -> list[Site]:
         """The sites that can be cut off. Warns of each of the others, with the path of its ids."""
-        checker = _Checker(graph, trainable, [flatten(s.outputs) for s in self.sites])
+        checker = _Checker(graph, trainable, [[self._mark], *(flatten(s.outputs) for s in self.sites)])
         usable = []
         for site in self.sites:
             name = site.layer.name
@@ -115,16 +129,15 @@ class _Checker:
         # Not the splits of ragged vectors: those are the ids' own.
         vectors = [t for tensors in outputs for t in tensors if t.dtype.is_floating]
         self._outputs = {t.op for t in vectors}
-        self._handles: dict[Any, str] = {}
+        self._functions = {f.signature.name: f for f in graph.as_graph_def().library.function}
         names = {id(_handle(v)): str(v.name) for v in trainable}
         inner = {t.op: names.get(id(outer), "") for outer, t in graph.captures}
         self._trainable = {op: name for op, name in inner.items() if name}
         self._changed = {
             i.op
             for op in graph.get_operations()
-            if op.type.startswith(("Assign", "ResourceScatter", "ResourceApply"))
             for i in op.inputs
-            if i.dtype == tf.resource
+            if i.dtype == tf.resource and self._side_effects(op)
         }
 
     def why_not(self, site: Site) -> str:
@@ -161,10 +174,32 @@ class _Checker:
             return f"the trainable variable '{self._trainable[op]}'"
         if op in self._changed:
             return "a variable that the step changes"
-        stateful = op.op_def is not None and op.op_def.is_stateful
-        if stateful and op.type not in _HARMLESS and not op.type.startswith("ReadVariable"):
-            return f"an operation with side effects or chance, {op.type}"
-        return ""
+        effects = self._side_effects(op)
+        return f"an operation with side effects or chance, {', '.join(effects)}" if effects else ""
+
+    def _side_effects(self, op: Any) -> list[str]:
+        """Types of what an op does that is not harmless, itself or in the functions that it calls."""
+        nodes, found, seen = [op.node_def], set(), set()
+        while nodes:
+            node = nodes.pop()
+            called = _called(node)
+            for name in called - seen:
+                nodes += self._functions[name].node_def
+            seen |= called
+            if not called and node.op not in _HARMLESS and _is_stateful(node.op):
+                found.add(node.op)
+        return sorted(found)
+
+
+def _called(node: Any) -> set[str]:
+    """Names of the functions that a node runs."""
+    values = node.attr.values()
+    return {f.name for v in values for f in ([v.func] if v.HasField("func") else v.list.func)}
+
+
+def _is_stateful(op_type: str) -> bool:
+    definition = op_def_registry.get(op_type)
+    return definition is not None and definition.is_stateful
 
 
 def _handle(variable: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Protocol
 
 from distributed_embeddings.pipeline.staleness import Staleness
@@ -27,6 +28,13 @@ class Stages(Protocol):
 
     def update(self, batch: int) -> None:
         """Update all its rows."""
+
+    def advance(self, batch: int, ahead: int) -> bool:
+        """`update` of one batch, then `plan` and `look_up` of another; returns what `plan` does."""
+
+    def ahead(self, batch: int) -> bool:
+        """`update_free` of the batch before, `look_up_free` of the one behind, `announce` of the one behind that;
+        returns what `announce` does."""
 
     def update_free(self, batch: int) -> None:
         """Update the rows that it does not share with the batch behind."""
@@ -67,17 +75,19 @@ def _lagged(stages: Stages, first: int, lag: int) -> None:
         planned += 1
         more = stages.plan(planned)
         stages.look_up(planned)
-    batch = first
-    while True:
+    if more:
+        planned += 1
+        more = stages.plan(planned)
+        stages.look_up(planned)
+    for batch in count(first):
+        stages.take_gradient(batch)
         if more:
             planned += 1
-            more = stages.plan(planned)
-            stages.look_up(planned)
-        stages.take_gradient(batch)
-        stages.update(batch)
-        if batch == planned:
-            return
-        batch += 1
+            more = stages.advance(batch, planned)
+        else:
+            stages.update(batch)
+            if batch == planned:
+                return
 
 
 def _exact(stages: Stages, first: int) -> None:
@@ -87,10 +97,13 @@ def _exact(stages: Stages, first: int) -> None:
     behind = stages.announce(first + 1) if following else False
     batch = first
     while following:
-        if batch > first:
-            stages.update_free(batch - 1)
-        stages.look_up_free(batch + 1)
-        beyond = stages.announce(batch + 2) if behind else False
+        if batch > first and behind:
+            beyond = stages.ahead(batch)
+        else:
+            if batch > first:
+                stages.update_free(batch - 1)
+            stages.look_up_free(batch + 1)
+            beyond = stages.announce(batch + 2) if behind else False
         stages.take_gradient(batch)
         stages.turn(batch)
         batch, following, behind = batch + 1, behind, beyond

@@ -16,7 +16,7 @@ from distributed_embeddings.ops.bags import Bags
 from distributed_embeddings.planner import Lane, Layout
 from distributed_embeddings.sharding.agreement import require_equal_kinds, signature
 
-HEADER = ("signature", "status", "batch_size", "more")
+HEADER = ("signature", "status", "batch_size")
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,11 @@ class Received:
 
 @dataclass(frozen=True)
 class Announced:
-    """What the exchange of lengths told: every rank's status, batch size and whether a batch follows (int64 [N] each),
-    and for the lanes of this rank the rows asked (int64 [N, lanes]) and the bag lengths a lane (int64 [ΣB])."""
+    """What the exchange of lengths told: every rank's status and batch size (int64 [N] each), and for the lanes of this
+    rank the rows asked (int64 [N, lanes]) and the bag lengths a lane (int64 [ΣB])."""
 
     statuses: tf.Tensor
     batch_sizes: tf.Tensor
-    more: tf.Tensor
     counts: tf.Tensor
     lengths: Mapping[Lane, tf.Tensor]
 
@@ -74,15 +73,11 @@ def exchange_lengths(
     kinds: str,
     status: tf.Tensor,
     batch_size: tf.Tensor,
-    more: tf.Tensor | bool = False,
 ) -> Announced:
     """Tell every owner how many rows each of its lanes will get, and every rank this rank's kinds of inputs, status (0:
-    all is well), batch size and whether it has another batch behind this one.
-
-    Raises InvalidArgumentError on every rank when kinds differ.
-    """
+    all is well) and batch size. Raises InvalidArgumentError on every rank when kinds differ."""
     kinds_number = tf.constant(signature(kinds), tf.int64)
-    head = tf.stack([kinds_number, tf.cast(status, tf.int64), batch_size, tf.cast(more, tf.int64)])
+    head = tf.stack([kinds_number, tf.cast(status, tf.int64), batch_size])
     parts, sizes = [], []
     for rank in range(comm.size):
         lanes = layout.lanes_of(rank)
@@ -119,7 +114,6 @@ def _parse_lengths(
     return Announced(
         statuses=heads[:, 1],
         batch_sizes=heads[:, 2],
-        more=heads[:, 3],
         counts=heads[:, len(HEADER) :],
         lengths={lane: tf.concat(parts, 0) for lane, parts in bags.items()},
     )

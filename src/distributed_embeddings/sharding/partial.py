@@ -14,24 +14,26 @@ import tensorflow as tf
 
 from distributed_embeddings.ops import conflict
 from distributed_embeddings.ops.block import Block
-from distributed_embeddings.ops.lanes import LaneGradients
-from distributed_embeddings.sharding.staged import LookupPlan, StagedLookup
+from distributed_embeddings.sharding.staged import StagedLookup
+
+Asked = tuple[tf.Tensor, tf.Tensor]
+"""Rows and counts asked of this rank, as in `LookupPlan`."""
 
 
 class Conflicts(NamedTuple):
     """Which rows of a batch conflict with one neighbour.
 
-    asked: bool, of the rows this rank asked for, by lane. free_rows, free_counts, rows, counts: the rows asked of this
-    rank in two parts, the conflicting second; int64 by (source, lane), as in `LookupPlan`.
+    mask: bool, of the rows asked of this rank. free_rows, free_counts, rows, counts: those rows in two parts, the
+    conflicting second; int64 by (source, lane), as in `LookupPlan`.
     """
 
-    asked: tf.Tensor
+    mask: tf.Tensor
     free_rows: tf.Tensor
     free_counts: tf.Tensor
     rows: tf.Tensor
     counts: tf.Tensor
 
-    def part(self, conflicting: bool) -> tuple[tf.Tensor, tf.Tensor]:
+    def part(self, conflicting: bool) -> Asked:
         """Rows and counts of one part."""
         return (self.rows, self.counts) if conflicting else (self.free_rows, self.free_counts)
 
@@ -49,71 +51,54 @@ NEVER = -2
 
 
 def announce(
-    lookup: StagedLookup,
-    stamps: Sequence[tf.Variable],
-    plan: LookupPlan,
-    stamp: tf.Tensor,
-    previous: LookupPlan,
+    stamps: Sequence[tf.Variable], rows: tf.Tensor, counts: tf.Tensor, stamp: tf.Tensor, previous: Asked
 ) -> tuple[Conflicts, Conflicts]:
-    """Stamp a batch's rows. Returns its conflicts with the batch before, and that one's with this.
+    """Stamp the rows asked of this rank. Returns their conflicts with the batch before, and that one's with these.
 
-    stamp: int64 scalar, one more than that of `previous`. Collective: one exchange of bits.
+    stamp: int64 scalar, one more than that of `previous`, the rows and counts before.
     """
-    forward, backward = conflict.announce(
-        stamps, plan.rows, plan.counts, stamp, previous.rows, previous.counts
-    )
-    told, splits = conflict.pack_masks(
-        forward, tf.reduce_sum(plan.counts, 1), backward, tf.reduce_sum(previous.counts, 1)
-    )
-    received, _ = lookup.comm.all_to_all(told, splits, phase="conflicts")
-    asked, asked_before = conflict.unpack_masks(
-        received, _by_rank(lookup, plan.lane_rows), _by_rank(lookup, previous.lane_rows)
-    )
-    return _conflicts(plan, forward, asked), _conflicts(previous, backward, asked_before)
+    forward, backward = conflict.announce(stamps, rows, counts, stamp, *previous)
+    return _conflicts((rows, counts), forward), _conflicts(previous, backward)
 
 
-def _conflicts(plan: LookupPlan, mask: tf.Tensor, asked: tf.Tensor) -> Conflicts:
-    parts = conflict.split_lanes(plan.rows, plan.counts, mask)
+def _conflicts(asked: Asked, mask: tf.Tensor) -> Conflicts:
+    parts = conflict.split_lanes(*asked, mask)
     return Conflicts(
-        asked, parts.free_rows, parts.free_counts, parts.conflicting_rows, parts.conflicting_counts
+        mask, parts.free_rows, parts.free_counts, parts.conflicting_rows, parts.conflicting_counts
     )
 
 
-def _by_rank(lookup: StagedLookup, lane_rows: tf.Tensor) -> tf.Tensor:
-    """Rows asked of every rank, int64 [N]."""
-    ranks = tf.constant(lookup.lane_ranks, tf.int32)
-    return tf.math.unsorted_segment_sum(lane_rows, ranks, lookup.comm.size)
+def tell(
+    counts: tf.Tensor, forward: tf.Tensor, counts_before: tf.Tensor, backward: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The masks of a batch (`forward`) and of the one before (`backward`), bool by source, for those who asked: bytes,
+    and how many go to each rank."""
+    return conflict.pack_masks(forward, tf.reduce_sum(counts, 1), backward, tf.reduce_sum(counts_before, 1))
+
+
+def understand(
+    lookup: StagedLookup, told: tf.Tensor, lane_rows: tf.Tensor, lane_rows_before: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The masks of the rows this rank asked for, bool by lane: of a batch, and of the one before."""
+    return conflict.unpack_masks(told, lookup.rows_by_rank(lane_rows), lookup.rows_by_rank(lane_rows_before))
 
 
 def merge_replies(
     lookup: StagedLookup,
-    plan: LookupPlan,
-    conflicts: Conflicts,
+    lane_rows: tf.Tensor,
+    mask: tf.Tensor,
     part: tf.Tensor,
     conflicting: bool,
     into: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """Put a part's vectors where they belong among the replies, flat float32 by lane. into: with the other part."""
-    return conflict.spread(part, conflicts.asked, plan.lane_rows, lookup.widths, conflicting, into)
+    return conflict.spread(part, mask, lane_rows, lookup.widths, conflicting, into)
 
 
-def send_part_of_gradients(
-    lookup: StagedLookup,
-    blocks: Sequence[Block],
-    plan: LookupPlan,
-    conflicts: Conflicts,
-    gradients: tf.Tensor,
-    conflicting: bool,
-) -> LaneGradients:
-    """Gradients of replies, flat float32 by lane, of one part to their owners. Collective."""
-    part, splits = conflict.compact(
-        gradients,
-        conflicts.asked,
-        plan.lane_rows,
-        lookup.widths,
-        lookup.lane_ranks,
-        lookup.comm.size,
-        conflicting,
+def part_of_gradients(
+    lookup: StagedLookup, lane_rows: tf.Tensor, mask: tf.Tensor, gradients: tf.Tensor, conflicting: bool
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Of gradients of replies, flat float32 by lane, those of one part, and how many floats go to each owner."""
+    return conflict.compact(
+        gradients, mask, lane_rows, lookup.widths, lookup.lane_ranks, lookup.comm.size, conflicting
     )
-    received = lookup.send_gradients(part, splits)
-    return lookup.lane_gradients(blocks, *conflicts.part(conflicting), received)

@@ -142,7 +142,7 @@ def _grouped(
     if count_invalid is not None:
         count_invalid(invalid)
     announced = exchange_lengths(comm, layout, requests, kinds(plan, bags), wrong, bags[0].batch_size)
-    checked = raise_if_any(comm, plan, announced, bags)
+    checked = _raise_if_any(comm, plan, announced, bags)
     with tf.control_dependencies([checked]):
         weight = batch_weight.record(announced.batch_sizes, comm.rank)
         replies = lookup.answer(
@@ -153,7 +153,7 @@ def _grouped(
     return [outputs[i] for i in range(len(bags))]
 
 
-def raise_if_any(
+def _raise_if_any(
     comm: Communicator, plan: ShardingPlan, announced: Announced, given: Sequence[Bags]
 ) -> tf.Tensor:
     features = checked_features(plan)
@@ -190,7 +190,7 @@ def _exchanged(
     for name, router in routers.items():
         requests.update(router.route(own[name]))
     announced = exchange_lengths(comm, layout, requests, kinds(plan, bags), status, bags[0].batch_size)
-    checked = raise_if_any(comm, plan, announced, given)
+    checked = _raise_if_any(comm, plan, announced, given)
     with tf.control_dependencies([checked]):
         weight = batch_weight.record(announced.batch_sizes, comm.rank)
         scale = weight / comm.size

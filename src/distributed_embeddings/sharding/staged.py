@@ -1,5 +1,6 @@
-"""A lookup cut into stages, each of which can run at another time: plan, look up, assemble, and the way back.
+"""A lookup cut into stages, each of which can run at another time: ask, look up, assemble, and the way back.
 
+What travels between them is given out and taken in: whoever runs stages sends the parts of several in one exchange.
 Between stages there are tensors only, so that every stage may be a function of its own. Vectors are pooled at the
 destination whatever the plan says: then a row's vector does not depend on which others travel with it, and a part of
 the rows can go ahead of the rest (`partial.py`) without changing a bit.
@@ -16,13 +17,28 @@ import tensorflow as tf
 from distributed_embeddings.comm import Communicator
 from distributed_embeddings.ops.bags import Bags, make_bags
 from distributed_embeddings.ops.block import Block
+from distributed_embeddings.ops.ids import describe
 from distributed_embeddings.ops.lanes import LaneGradients, look_up_lanes
 from distributed_embeddings.ops.routing import assemble
 from distributed_embeddings.planner import Lane, Layout, Pooling, Shard, ShardingPlan, make_layout
 from distributed_embeddings.sharding import batch_weight
-from distributed_embeddings.sharding.exchange import exchange_lengths, exchange_rows
+from distributed_embeddings.sharding.agreement import raise_together, require_equal_kinds, signature
 from distributed_embeddings.sharding.grouped import GroupedLookup, Wire
-from distributed_embeddings.sharding.sharded_lookup import LookupSettings, kinds, raise_if_any
+from distributed_embeddings.sharding.sharded_lookup import LookupSettings, checked_features, kinds
+
+HEAD = 4
+"""Numbers before the counts of lanes: signature of the inputs' kinds, status, batch size, whether a batch follows."""
+
+
+class Question(NamedTuple):
+    """What one rank asks with a batch. message: int64, to every rank `splits` numbers of it: head, rows in each of its
+    lanes, the rows themselves. The rest as in `LookupPlan`."""
+
+    positions: list[Any]
+    weights: list[Any]
+    lane_rows: tf.Tensor
+    message: tf.Tensor
+    splits: tf.Tensor
 
 
 class LookupPlan(NamedTuple):
@@ -67,32 +83,61 @@ class StagedLookup:
         """The lanes that this rank answers."""
         return self.layout.lanes_of(self.comm.rank)
 
-    def plan(
+    def ask(
         self, bags: Sequence[Bags], more: tf.Tensor, count_invalid: Callable[[tf.Tensor], None] | None = None
-    ) -> LookupPlan:
-        """Send this rank's ids to the owners of their rows. more: bool, this rank has a batch behind this one.
-
-        Collective: one exchange of lengths, one of ids. Raises InvalidArgumentError on every rank for an invalid id on
-        any (policy "raise").
-        """
-        comm, layout, plan = self.comm, self.layout, self.layout.plan
-        lookup = GroupedLookup(comm, layout, bags)
+    ) -> Question:
+        """What this rank has to tell of a batch. more: bool, it has another behind this one."""
+        lookup = GroupedLookup(self.comm, self.layout, bags)
         requests, invalid, wrong = lookup.route(self._settings.invalid_ids)
         if count_invalid is not None:
             count_invalid(invalid)
-        batch_size = bags[0].batch_size
-        announced = exchange_lengths(comm, layout, requests, kinds(plan, bags), wrong, batch_size, more)
-        with tf.control_dependencies([raise_if_any(comm, plan, announced, bags)]):
-            rows = exchange_rows(comm, layout, requests)
+        kind = tf.constant(signature(kinds(self.layout.plan, bags)), tf.int64)
+        head = tf.stack([kind, tf.cast(wrong, tf.int64), bags[0].batch_size, tf.cast(more, tf.int64)])
+        lane_rows = tf.stack([requests[lane].num_replies for lane in self.layout.lanes])
+        counts = tf.split(lane_rows, [len(self.layout.lanes_of(r)) for r in range(self.comm.size)])
+        parts = []
+        for rank in range(self.comm.size):
+            parts += [head, counts[rank], *(requests[lane].rows for lane in self.layout.lanes_of(rank))]
+        heads = [HEAD + len(self.layout.lanes_of(r)) for r in range(self.comm.size)]
+        return Question(
+            positions=[_in_form(bags[i], lookup.inverse[i]) for i in self.routed],
+            weights=[_weights_in_form(bags[i]) for i in self.routed],
+            lane_rows=lane_rows,
+            message=tf.concat(parts, 0),
+            splits=self.rows_by_rank(lane_rows) + tf.constant(heads, tf.int64),
+        )
+
+    def understand(
+        self, bags: Sequence[Bags], question: Question, received: tf.Tensor, splits: tf.Tensor
+    ) -> LookupPlan:
+        """The plan out of what all ranks have told this one, int64 by source.
+
+        Raises InvalidArgumentError on every rank for an invalid id on any (policy "raise"), and when the ranks differ
+        in the kinds of their inputs. Collective then.
+        """
+        comm, plan = self.comm, self.layout.plan
+        head = HEAD + len(self.own_lanes)
+        by_source = tf.split(received, splits, num=comm.size)
+        heads = tf.stack([part[:head] for part in by_source])
+        with tf.control_dependencies([require_equal_kinds(comm, heads[:, 0], kinds(plan, bags))]):
+            wrong = tf.reduce_any(heads[:, 1] != 0)
+        features = checked_features(plan)
+        checked = raise_together(comm, wrong, lambda: describe(bags, features, comm.rank))
+        with tf.control_dependencies([checked]):
             return LookupPlan(
-                positions=[_in_form(bags[i], lookup.inverse[i]) for i in self.routed],
-                weights=[_weights_in_form(bags[i]) for i in self.routed],
-                lane_rows=tf.stack([requests[lane].num_replies for lane in layout.lanes]),
-                rows=rows,
-                counts=announced.counts,
-                batch_sizes=tf.identity(announced.batch_sizes),
-                more=tf.reduce_any(announced.more > 0),
+                positions=question.positions,
+                weights=question.weights,
+                lane_rows=question.lane_rows,
+                rows=tf.concat([part[head:] for part in by_source], 0),
+                counts=heads[:, HEAD:],
+                batch_sizes=tf.identity(heads[:, 2]),
+                more=tf.reduce_any(heads[:, 3] > 0),
             )
+
+    def rows_by_rank(self, lane_rows: tf.Tensor) -> tf.Tensor:
+        """Rows asked of every rank, int64 [N]."""
+        ranks = tf.constant(self.lane_ranks, tf.int32)
+        return tf.math.unsorted_segment_sum(lane_rows, ranks, self.comm.size)
 
     def blocks(self, shards: Mapping[Shard, Block]) -> list[Block]:
         """The block that each lane of this rank reads."""
@@ -106,11 +151,9 @@ class StagedLookup:
             return tf.zeros([0]), tf.zeros([self.comm.size], tf.int64)
         return look_up_lanes(blocks, range(len(blocks)), rows, counts)
 
-    def send_replies(self, vectors: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
-        """Vectors to the ranks that asked; returns what this rank asked for, flat float32, by lane. Collective."""
-        wire = self._settings.wire_dtype
-        received, _ = self.comm.all_to_all(tf.cast(vectors, wire), splits, phase="vectors")
-        return tf.cast(received, tf.float32)
+    def to_wire(self, values: tf.Tensor) -> tf.Tensor:
+        """Vectors or their gradients as they travel."""
+        return tf.cast(values, self._settings.wire_dtype)
 
     def outputs(self, plan: LookupPlan, replies: tf.Tensor) -> list[Any]:
         """Outputs of the routed features, float32: [B, dim] pooled, else the ids' form + [dim]."""
@@ -134,9 +177,9 @@ class StagedLookup:
             outputs = [flat_values(o) for o in self.outputs(plan, replies)]
         return tape.gradient(outputs, replies, output_gradients=list(upstream))
 
-    def scaled(self, plan: LookupPlan, gradients: tf.Tensor) -> tf.Tensor:
-        """Gradients of this rank's mean loss as parts of the gradient of the global mean."""
-        weight = batch_weight.of_rank(plan.batch_sizes, self.comm.rank) / self.comm.size
+    def scaled(self, plan: LookupPlan, gradients: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
+        """Gradients of this rank's mean loss, times `scale`, as parts of the gradient of the global mean."""
+        weight = batch_weight.of_rank(plan.batch_sizes, self.comm.rank) / self.comm.size / scale
         # multiply_no_nan: a rank without samples has weight 0 and the mean of nothing, NaN, for a loss.
         return tf.math.multiply_no_nan(gradients, weight)
 
@@ -144,13 +187,6 @@ class StagedLookup:
         """Floats of the replies of each rank, int64 [N]."""
         sizes = lane_rows * tf.constant(self.widths, tf.int64)
         return tf.math.unsorted_segment_sum(sizes, tf.constant(self.lane_ranks, tf.int32), self.comm.size)
-
-    def send_gradients(self, gradients: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
-        """Gradients of replies to the rows' owners; returns those of this rank's rows, flat float32 by (source, lane).
-        Collective."""
-        wire = self._settings.wire_dtype
-        received, _ = self.comm.all_to_all(tf.cast(gradients, wire), splits, phase="gradients of vectors")
-        return tf.cast(received, tf.float32)
 
     def lane_gradients(
         self, blocks: Sequence[Block], rows: tf.Tensor, counts: tf.Tensor, gradients: tf.Tensor
