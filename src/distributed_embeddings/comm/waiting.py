@@ -18,7 +18,7 @@ LONGEST_SLEEP_SECONDS = 1e-3
 # Where another thread has work for the core, yielding takes half of it away. But messages over TCP move only while
 # somebody polls.
 SHARED_YIELD_SECONDS = 50e-6
-SHARED_LONGEST_SLEEP_SECONDS = 0.25e-3
+SHARED_LONGEST_SLEEP_SECONDS = 0.1e-3
 
 
 class Waiter:

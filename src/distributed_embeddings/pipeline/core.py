@@ -163,18 +163,7 @@ class Stream:
     def __init__(self, graphs: TwoGraphs, source: Iterable[Any]) -> None:
         self._graphs = graphs
         first = graphs.next_batch
-        inputs = graphs.embedding_inputs
-        main_inputs = graphs.main.inputs
-        self.dataset = PipelineDataset(
-            source,
-            lambda e: pick(graphs.parts(e), inputs),
-            lambda e: pick(graphs.parts(e), main_inputs),
-            graphs.empty,
-            graphs.look_ahead,
-            graphs.byte_budget,
-            first,
-            graphs.staleness.look_ahead,
-        )
+        self.dataset = make_dataset(graphs, source)
         self.manager = ExchangeManager(graphs.staleness.depth)
         graphs.latch.on_abort(self._wake)
         self._runner = StageRunner(
@@ -252,6 +241,21 @@ class Stream:
         if error is not None:
             self.manager.abort(error)
             self.dataset.abort(error)
+
+
+def make_dataset(graphs: TwoGraphs, source: Iterable[Any]) -> PipelineDataset:
+    """Elements for both graphs, numbered from the next batch on."""
+    inputs, main_inputs = graphs.embedding_inputs, graphs.main.inputs
+    return PipelineDataset(
+        source,
+        lambda e: pick(graphs.parts(e), inputs),
+        lambda e: pick(graphs.parts(e), main_inputs),
+        graphs.empty,
+        graphs.look_ahead,
+        graphs.byte_budget,
+        graphs.next_batch,
+        graphs.staleness.look_ahead,
+    )
 
 
 def gather_spans(communicator: Any, mine: list[Span]) -> list[list[Span]]:

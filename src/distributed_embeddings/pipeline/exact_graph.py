@@ -22,8 +22,9 @@ _WIRE = 3  # of a plan at each site: lane_rows, rows, counts
 class ExactGraph(EmbeddingGraph):
     """`plan`, `look_up` and `update` of whole batches as in `EmbeddingGraph`, and of parts. b: any batch.
 
-    A plan's wire is what its rows' owners and askers need of it: `wire`. Conflicts (forward: of b with b - 1; backward:
-    with b + 1) are known to owners when b is announced, and to those who asked (masks) when b's free rows are looked up.
+    A plan's wire is what its rows' owners and askers need of it: `wire`. Conflicts (forward: of b with b - 1;
+    backward: with b + 1) are known to owners when b is announced, and to those who asked (masks) when b's free rows
+    are looked up.
 
     announce(stamp, *wire b, *wire b-1) → forward b, backward b-1.
     look_up_free(*wire b, *forward b, *wire b-1, *backward b-1) → free vectors b, masks b, masks b-1.

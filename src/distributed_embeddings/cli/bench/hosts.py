@@ -216,7 +216,7 @@ def _bucket(rate: str) -> tuple[int, int]:
             f'`rate` must be a number with kbit, mbit or gbit, as "1gbit". Received: rate={rate!r}'
         )
     bits = int(match[1]) * {"k": 10**3, "m": 10**6, "g": 10**9}[match[2]]
-    burst = max(6144, bits // 8 // 5000)
+    burst = max(6144, bits // 8 // 1000)
     return burst, min(65536, burst * 2 // 3)
 
 

@@ -96,7 +96,8 @@ class Mode:
 
     def alone(self, steps: int) -> dict[str, float]:
         """Milliseconds of each graph when the other stands still. Collective."""
-        return graphs_alone(self.pipe, Endless(self._job), steps)
+        self.pipe.close()
+        return graphs_alone(self.pipe.graphs, Endless(self._job), steps)
 
     def close(self) -> None:
         if self.pipe is not None:
