@@ -94,6 +94,19 @@ class CheckedStages:
         self.read(batch + 1, self.forward[batch + 1])
         self.hand_over(batch + 1)
 
+    # Merged stages: the single ones, in their order
+
+    def advance(self, batch: int, ahead: int) -> bool:
+        self.update(batch)
+        more = self.plan(ahead)
+        self.look_up(ahead)
+        return more
+
+    def ahead(self, batch: int) -> bool:
+        self.update_free(batch - 1)
+        self.look_up_free(batch + 1)
+        return self.announce(batch + 2)
+
     # What they do to the tables
 
     def shared(self, rows: set[int], batch: int) -> set[int]:
