@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 import distributed_embeddings.dist_model_parallel as dmp
@@ -14,10 +13,6 @@ from distributed_embeddings.pipeline.recording import Extraction, Recorder
 from distributed_embeddings.pipeline.tensors import Form, any_batch, flatten
 
 ROWS, DIM = 20, 4
-
-functions_not_read = pytest.mark.xfail(
-    strict=True, reason="recording.py does not look into the functions that conditions, loops and calls run"
-)
 
 
 def tables(name: str, *features: str, combiner: str | None = "sum", **options) -> dmp.DistributedEmbedding:

@@ -14,7 +14,6 @@ from recorded import (
     check_alike,
     check_extraction,
     extracted,
-    functions_not_read,
     numbers,
     record,
     tables,
@@ -115,7 +114,6 @@ def test_a_functional_model():
     check_extraction(lambda features: model(features, training=True), *batches, inputs=[1])
 
 
-@functions_not_read
 def test_checks_of_ids_go_with_them():
     layer = tables("tables", "x")
 
@@ -262,7 +260,6 @@ def test_variables_that_stand_still_may_be_read():
     check_extraction(step, (numbers(0, 4) % 5,))
 
 
-@pytest.mark.xfail(strict=True, reason="recording.py takes ResourceGather for a side effect")
 def test_rows_of_a_variable_that_stands_still_may_be_read():
     remap = tf.Variable(tf.range(ROWS)[::-1], trainable=False)
     layer = tables("tables", "x")

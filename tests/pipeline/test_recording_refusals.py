@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import pytest
 import tensorflow as tf
-from recorded import DIM, ROWS, functions_not_read, numbers, record, tables
+from recorded import DIM, ROWS, numbers, record, tables
 
 
 def refusal(layer: str, reason: str) -> str:
@@ -125,14 +125,7 @@ def test_ids_from_a_variable_that_the_step_assigned(change):
     check_refused(step, numbers(0, 2), reason=f"(a variable that the step changes|{call})")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        plain_assign,
-        pytest.param(assign_in_a_condition, marks=functions_not_read),
-        pytest.param(assign_in_a_function, marks=functions_not_read),
-    ],
-)
+@pytest.mark.parametrize("change", [plain_assign, assign_in_a_condition, assign_in_a_function])
 def test_ids_from_a_variable_that_the_step_will_assign(change):
     counter = tf.Variable(0, dtype=tf.int64, trainable=False)
     layer = tables("tables", "x")
@@ -145,7 +138,6 @@ def test_ids_from_a_variable_that_the_step_will_assign(change):
     check_refused(step, numbers(0, 2), reason="a variable that the step changes")
 
 
-@pytest.mark.xfail(strict=True, reason="recording.py knows writes of variables only, not of tables")
 def test_ids_from_a_table_that_the_step_fills():
     seen = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, 0)
     layer = tables("tables", "x")
@@ -206,7 +198,6 @@ def test_a_layer_called_inside(where):
     assert [s.layer for s in sites] == [other]
 
 
-@functions_not_read
 @pytest.mark.parametrize("where", HIDDEN)
 def test_ids_from_vectors_of_a_layer_called_inside(where):
     """Zeros stand in for its vectors in the trace: they must not become ids."""
