@@ -103,3 +103,28 @@ def test_tensorflow_backend_streaming_and_mixed_precision(tmp_path):
     # All rows are alike: nothing can tell clicks from non-clicks.
     assert result["auc"] == 0.5
     assert result["base_rate"] == 0.5
+
+
+def test_pipeline_trains_to_the_same_metrics(tmp_path) -> None:
+    workers = 2
+    common = ["--rows", "6000", "--valid-rows", "2000", "--epochs", "2", "--workers", str(workers)]
+    common += ["--strategy", "basic"]
+    results = {}
+    for staleness in ("0", "exact", "1"):
+        directory = tmp_path / staleness
+        directory.mkdir()
+        trace = ["--trace", str(directory / "run.json")]
+        result, said = train(directory, *common, "--staleness", staleness, *trace, timeout=200)
+        assert f"pipeline, staleness {staleness}" in said
+        events = json.loads((directory / "run.json").read_text())["traceEvents"]
+        assert {e["pid"] for e in events} == set(range(workers))
+        results[staleness] = [(e["auc"], e["log_loss"], e["train_loss"]) for e in result["epochs"]]
+    assert results["exact"] == results["0"]
+    assert results["1"] != results["0"]
+
+
+def test_staleness_must_be_a_number_or_exact(tmp_path) -> None:
+    done = demb(tmp_path, "train", "--staleness", "soon")
+    assert done.returncode != 0 and "Received: --staleness soon" in done.stderr
+    done = demb(tmp_path, "train", "--trace", "t.json")
+    assert done.returncode != 0 and "--staleness" in done.stderr

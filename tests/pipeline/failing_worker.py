@@ -1,6 +1,6 @@
-"""One worker of the faults' suite: `failing_worker.py OUT MODE…`.
+"""One worker of the faults' suite: `failing_worker.py OUT RANKS MODE…`, RANKS as in `faults.faults`.
 
-In every stage of both graphs, on every rank, something goes wrong once; all ranks must say so soon, refuse their
+In every stage of both graphs, on the first and the last rank, something goes wrong once; all ranks must say so soon, refuse their
 tables, and be able to begin anew.
 
 Rank 0 writes {fault: error or ""} as JSON.
@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import keras
+from faults import STEPS, faults
 from pipeline_cases import Batches, Case, loss_fn, make_model
 
 import distributed_embeddings.dist_model_parallel as dmp
@@ -31,11 +32,6 @@ from distributed_embeddings.pipeline.staleness import parse
 
 CASE = Case("row_cyclic_destination", "adam", "tiny")
 SECONDS = 30
-STAGES = {
-    "0": ("read", "plan", "look up", "hand over", "wait for gradient", "update"),
-    "1": ("read", "plan", "look up", "hand over", "wait for gradient", "update"),
-    "exact": ("read", "announce", "look up free rows", "wait for gradient", "turn", "update free rows"),
-}
 TEXT = "no disk left on this rank"
 
 
@@ -54,12 +50,12 @@ class Fault:
             raise Broken(TEXT)
 
 
-def provoke(communicator: Any, mode: str, graph: str, stage: str, culprit: int) -> str:
+def provoke(communicator: Any, mode: str, graph: str, stage: str, batch: int, culprit: int) -> str:
     """What is wrong with how this rank saw the fault; "" when all is well."""
     model, optimizer = make_model(CASE, communicator.size)
     staleness = parse(int(mode) if mode.isdecimal() else mode)
-    fault = Fault(graph, stage, 3, communicator.rank == culprit)
-    data = Batches(CASE, communicator.rank, communicator.size, steps=8)
+    fault = Fault(graph, stage, batch, communicator.rank == culprit)
+    data = Batches(CASE, communicator.rank, communicator.size, steps=STEPS)
     pipe = EmbeddingPipeline(model, loss_fn, optimizer, data, staleness, observer=fault)
     began = time.monotonic()
     try:
@@ -101,24 +97,20 @@ def check_threads() -> str:
 
 
 def main() -> None:
-    out, modes = Path(sys.argv[1]), sys.argv[2:]
+    out, ranks, modes = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
     communicator = dmp.init()
     results: dict[str, str] = {}
-    culprits = sorted({0, communicator.size - 1})
     for mode in modes:
-        faults = [("embedding", stage) for stage in STAGES[mode]] + [("main", "step")]
-        for graph, stage in faults:
-            for culprit in culprits:
-                began = time.monotonic()
-                error = provoke(communicator, mode, graph, stage, culprit)
-                seconds = time.monotonic() - began
-                texts = gather_text(communicator, error and f"rank {communicator.rank}: {error}")
-                name = f"{mode}: {graph} graph, {stage}, rank {culprit}"
-                results[name] = "\n".join(t for t in texts if t)
-                if communicator.rank == 0:
-                    print(f"{seconds:.1f} s: {name}", flush=True)
-                    out.write_text(json.dumps(results))
-                keras.backend.clear_session(free_memory=False)
+        for name, *fault in faults(mode, communicator.size, ranks):
+            began = time.monotonic()
+            error = provoke(communicator, mode, *fault)
+            seconds = time.monotonic() - began
+            texts = gather_text(communicator, error and f"rank {communicator.rank}: {error}")
+            results[name] = "\n".join(t for t in texts if t)
+            if communicator.rank == 0:
+                print(f"{seconds:.1f} s: {name}", flush=True)
+                out.write_text(json.dumps(results))
+            keras.backend.clear_session(free_memory=False)
     dmp.shutdown()
 
 

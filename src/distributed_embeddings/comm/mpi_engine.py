@@ -127,9 +127,9 @@ class MpiEngine:
         with self._lock:
             self._meet("barrier", [], 0, phase)
 
-    def share_core(self) -> None:
-        """Another thread of this process communicates too, or computes, while this one waits."""
-        self._waiter.share_core()
+    def share_core(self, shared: bool = True) -> None:
+        """Whether another thread of this process communicates too, or computes, while this one waits."""
+        self._waiter.share_core(shared)
 
     def tell_failure(self, text: str) -> None:
         """See Communicator.tell_failure."""

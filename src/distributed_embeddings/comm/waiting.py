@@ -37,9 +37,10 @@ class Waiter:
         self.farewell_seconds = seconds_from_env("DEMB_FAREWELL_SECONDS", 15.0)
         self._yield, self._longest_sleep = YIELD_SECONDS, LONGEST_SLEEP_SECONDS
 
-    def share_core(self) -> None:
-        """From now on another thread of this process has work while this one waits."""
-        self._yield, self._longest_sleep = SHARED_YIELD_SECONDS, SHARED_LONGEST_SLEEP_SECONDS
+    def share_core(self, shared: bool = True) -> None:
+        """From now on another thread of this process has work while this one waits, or none has."""
+        self._yield = SHARED_YIELD_SECONDS if shared else YIELD_SECONDS
+        self._longest_sleep = SHARED_LONGEST_SLEEP_SECONDS if shared else LONGEST_SLEEP_SECONDS
 
     def wait(
         self,

@@ -17,7 +17,8 @@ _SETTLING = 3
 
 
 def graphs_alone(graphs: TwoGraphs, source: Iterable[Any], steps: int) -> dict[str, float]:
-    """Run both graphs' stages in turn, in one thread. Median milliseconds a step of the "embedding" and the "main" graph;
+    """Run both graphs' stages in turn, in one thread. Median milliseconds a step: "embedding" and "main" graph.
+
     "gradient": from a main step's begin to the vectors' gradient; "critical": what the embedding graph does behind it.
 
     source: endless. The pipeline's stream has ended; tables and dense weights are trained on. Collective.

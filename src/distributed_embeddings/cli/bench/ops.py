@@ -254,12 +254,19 @@ def brief(reason: str) -> str:
 
 def run_report(paths: Sequence[Path]) -> int:
     """`demb bench report`: write the Markdown of reports' JSON files again."""
-    from . import train_report
+    from . import pipeline_report, quality, train_report
 
-    lines_of = {"ops": report_lines, "train": train_report.report_lines}
+    lines_of = {
+        "ops": report_lines,
+        "train": train_report.report_lines,
+        "pipeline": pipeline_report.report_lines,
+        "quality": quality.report_lines,
+    }
     for path in paths:
         report = json.loads(path.read_text())
         if report.get("kind") not in lines_of:
-            raise ValueError(f"`files` must be reports of `demb bench ops` or `train`. Received: {path}")
+            raise ValueError(
+                f"`files` must be reports of `demb bench ops`, `train`, `pipeline` or `quality`. Received: {path}"
+            )
         markdown.write(path.with_suffix(".md"), lines_of[report["kind"]](report))
     return 0

@@ -63,6 +63,55 @@ class TrainBenchOptions:
 
 
 @dataclass(frozen=True)
+class PipelineBenchOptions:
+    """Steps with and without the pipeline: on this machine, and where the exchange waits on an emulated network."""
+
+    rates: tuple[str, ...] = ("none", "1gbit")
+    """Networks: none = this machine alone; else the rate between two emulated hosts, as `tc` writes it (needs root)."""
+    modes: tuple[str, ...] = ("off", "0", "1", "exact")
+    """off = without pipeline; else what --staleness takes."""
+    workers: int = 2
+    batch: int = 4096
+    """Samples a step of all workers together."""
+    dim: int = 64
+    """Width of the 26 tables of 100,000 rows."""
+    bottom: tuple[int, ...] = (64,)
+    """Hidden layers of the bottom MLP."""
+    top: tuple[int, ...] = (64, 32)
+    """Hidden layers of the top MLP."""
+    rounds: int = 5
+    """In each, every mode has a turn."""
+    steps: int = 30
+    """Of a turn; the first three are not counted."""
+    trace: Path | None = None
+    """A directory for Chrome traces of all modes."""
+    out: Path = Path("benchmarks/reports")
+    """Directory of the report."""
+    name: str | None = None
+    """The report's name. Default: <date>-pipeline."""
+
+
+@dataclass(frozen=True)
+class QualityOptions:
+    """AUC and log loss by staleness, over seeds."""
+
+    data: str = "synthetic"
+    """As `demb train` takes it."""
+    valid: str | None = None
+    """Alike."""
+    staleness: tuple[str, ...] = ("0", "exact", "1", "2", "4")
+    """What is compared; off = without pipeline."""
+    seeds: int = 5
+    workers: int = 2
+    arguments: str = ""
+    """Further options for `demb train`: --arguments="--epochs 1 --batch-size 512"."""
+    out: Path = Path("benchmarks/reports")
+    """Directory of the report."""
+    name: str | None = None
+    """The report's name. Default: <date>-quality."""
+
+
+@dataclass(frozen=True)
 class ReportOptions:
     """Write the Markdown of reports again from their JSON files."""
 
@@ -76,6 +125,8 @@ class BenchOptions:
     bench: (
         Annotated[OpsOptions, tyro.conf.subcommand("ops")]
         | Annotated[TrainBenchOptions, tyro.conf.subcommand("train")]
+        | Annotated[PipelineBenchOptions, tyro.conf.subcommand("pipeline")]
+        | Annotated[QualityOptions, tyro.conf.subcommand("quality")]
         | Annotated[ReportOptions, tyro.conf.subcommand("report")]
     )
 
@@ -86,6 +137,14 @@ def run_bench(options: BenchOptions) -> int:
         from .ops import run_report
 
         return run_report(options.bench.files)
+    if isinstance(options.bench, PipelineBenchOptions):
+        from .pipeline import run_pipeline_bench
+
+        return run_pipeline_bench(options.bench)
+    if isinstance(options.bench, QualityOptions):
+        from .quality import run_quality
+
+        return run_quality(options.bench)
     if isinstance(options.bench, TrainBenchOptions):
         from .train import run_train_bench
 

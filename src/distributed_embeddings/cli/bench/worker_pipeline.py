@@ -34,17 +34,20 @@ def main() -> None:
     communicator = comm.current()
     modes = {mode: Mode(mode, case) for mode in case["modes"]}
     for mode in modes.values():
+        watch.share_core(mode.name != OFF)
         mode.turn(case["steps"])
     turns: dict[str, list[list[float]]] = {name: [] for name in modes}
     shares: list[float] = []
     for _ in range(case["rounds"]):
         for name, mode in modes.items():
+            watch.share_core(name != OFF)
             before = watch.seconds()
             seconds = mode.turn(case["steps"])
             turns[name].append(seconds[_SETTLING:])
             if name == OFF:
                 shares.append((watch.seconds() - before) / sum(seconds))
     sync = median([median(t) for t in turns[OFF]]) * 1e3 if OFF in turns else None
+    watch.share_core(True)
     result: dict[str, Any] = {"turns": turns, "exchange_share": shares, "alone": {}, "reports": {}}
     for name, mode in modes.items():
         if name != OFF:
