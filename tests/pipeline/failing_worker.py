@@ -1,7 +1,7 @@
 """One worker of the faults' suite: `failing_worker.py OUT RANKS MODE…`, RANKS as in `faults.faults`.
 
-In every stage of both graphs, on the first and the last rank, something goes wrong once; all ranks must say so soon, refuse their
-tables, and be able to begin anew.
+In every stage of both graphs, on the first or the last rank, something goes wrong once; all ranks must say so soon,
+refuse their tables, and be able to begin anew.
 
 Rank 0 writes {fault: error or ""} as JSON.
 """
