@@ -28,6 +28,8 @@ from distributed_embeddings.pipeline.staleness import Staleness
 from distributed_embeddings.pipeline.tensors import Form, any_batch, flatten
 
 JOIN_SECONDS = 60.0
+READING = ("make_test_function", "make_predict_function")
+"""What Keras calls at the begin of every evaluation and prediction."""
 
 
 class TwoGraphs:
@@ -241,6 +243,16 @@ class Stream:
         if error is not None:
             self.manager.abort(error)
             self.dataset.abort(error)
+
+
+def drained(model: Any, name: str, before_read: Callable[[], None]) -> Callable[..., Any]:
+    """The model's own method of READING, behind `before_read`; to be put on the instance."""
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        before_read()
+        return getattr(type(model), name)(model, *args, **kwargs)
+
+    return make
 
 
 def make_dataset(graphs: TwoGraphs, source: Iterable[Any]) -> PipelineDataset:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from distributed_embeddings.layers.optimizer import DistributedOptimizer
-from distributed_embeddings.pipeline.core import Stream, TwoGraphs
+from distributed_embeddings.pipeline.core import READING, Stream, TwoGraphs, drained
 from distributed_embeddings.pipeline.meter import Observer
 from distributed_embeddings.pipeline.report import Report, make_report
 from distributed_embeddings.pipeline.staleness import parse
@@ -67,6 +67,12 @@ class EmbeddingPipeline:
             byte_budget=byte_budget,
             observer=observer,
         )
+        for name in READING:
+            if hasattr(type(model), name):
+                object.__setattr__(model, name, drained(model, name, self._before_read))
+
+    def _before_read(self) -> None:
+        self.graphs.before_read("the tables")
 
     def __iter__(self) -> Iterator[StepResult]:
         return self.run(self._dataset)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from distributed_embeddings.layers.optimizer import DistributedOptimizer
-from distributed_embeddings.pipeline.core import Stream, TwoGraphs
+from distributed_embeddings.pipeline.core import READING, Stream, TwoGraphs, drained
 from distributed_embeddings.pipeline.meter import Observer
 from distributed_embeddings.pipeline.report import Report, make_report
 from distributed_embeddings.pipeline.staleness import parse
@@ -79,8 +79,7 @@ class KerasPipeline:
         return {
             "fit": self._fit,
             "make_train_function": self._make_train_function,
-            "make_test_function": self._draining("make_test_function"),
-            "make_predict_function": self._draining("make_predict_function"),
+            **{name: drained(self._model, name, self._before_read) for name in READING},
         }
 
     def remove(self) -> None:
@@ -124,12 +123,9 @@ class KerasPipeline:
         if stream is not None:
             stream.close()
 
-    def _draining(self, name: str) -> Any:
-        def make(*args: Any, **kwargs: Any) -> Any:
-            self.drain()
-            return getattr(type(self._model), name)(self._model, *args, **kwargs)
-
-        return make
+    def _before_read(self) -> None:
+        if self._graphs is not None:
+            self._graphs.before_read("the tables")
 
     def _make_train_function(self, force: bool = False) -> Any:
         if self._model.train_function is None or force:
@@ -173,6 +169,9 @@ class KerasPipeline:
 
 
 def _as_tensors(elements: Iterator[Any]) -> tuple[Iterator[Any], Any]:
-    """Elements of arrays as elements of tensors, and the spec of the first."""
-    first = tf.nest.map_structure(tf.convert_to_tensor, next(elements))
+    """Elements of arrays as elements of tensors, and the spec of the first. Labels or weights may be None at the end."""
+    element = next(elements)
+    while element[-1] is None:
+        element = element[:-1]
+    first = tf.nest.map_structure(tf.convert_to_tensor, element)
     return iter([first]), tf.nest.map_structure(tf.type_spec_from_value, first)
