@@ -169,7 +169,7 @@ class KerasPipeline:
 
 
 def _as_tensors(elements: Iterator[Any]) -> tuple[Iterator[Any], Any]:
-    """Elements of arrays as elements of tensors, and the spec of the first. Labels or weights may be None at the end."""
+    """Elements of arrays as elements of tensors, and the spec of the first. What is None at the end is left out."""
     element = next(elements)
     while element[-1] is None:
         element = element[:-1]
