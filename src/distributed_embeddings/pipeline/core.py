@@ -18,7 +18,7 @@ from distributed_embeddings.pipeline.embedding_graph import EmbeddingGraph
 from distributed_embeddings.pipeline.engine import EmbeddingThread, StageRunner
 from distributed_embeddings.pipeline.exact_graph import ExactGraph
 from distributed_embeddings.pipeline.exchange_manager import ExchangeManager
-from distributed_embeddings.pipeline.failure import AbortLatch, refuse_dirty
+from distributed_embeddings.pipeline.failure import AbortLatch, PipelineGuard
 from distributed_embeddings.pipeline.main_graph import MainGraph
 from distributed_embeddings.pipeline.meter import Meter, Observer, Span
 from distributed_embeddings.pipeline.queues import GRADIENT_HEAD, VECTOR_HEAD, HandOverQueue
@@ -35,8 +35,8 @@ READING = ("make_test_function", "make_predict_function")
 class TwoGraphs:
     """A step cut in two. step: of an element's parts, as positional arguments: forward, backward, apply.
 
-    element_spec: of the elements, a tuple. Building is collective and traces all functions. Raises ValueError where
-    nothing of the model can be pipelined.
+    element_spec: of the elements, a tuple. lane: the embedding graph's communicator, where there is one already.
+    Building is collective and traces all functions. Raises ValueError where nothing of the model can be pipelined.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class TwoGraphs:
         look_ahead: int | None = None,
         byte_budget: int | None = None,
         observer: Observer | None = None,
+        lane: Any = None,
     ) -> None:
         self.staleness, self.meter, self.latch = staleness, Meter(observer), AbortLatch()
         self.look_ahead = max(look_ahead or 4, staleness.look_ahead)
@@ -72,7 +73,7 @@ class TwoGraphs:
                 f"{recorder.refused or 'none, or only data-parallel tables, which stay in the main graph'}"
             )
         self.refused = recorder.refused
-        self.lane = self._communicator.duplicate("embedding graph")
+        self.lane = lane or self._communicator.duplicate("embedding graph")
         self.sites = [PipelinedSite.of(site, self.lane) for site in found]
         self._make_queues()
         routed = optimizer.routed
@@ -91,8 +92,23 @@ class TwoGraphs:
             self.embedding.make_advance()
         self.next_batch = 0
         self.stream: Stream | None = None
-        for holder in [*(site.layer for site in self.sites), routed]:
-            holder.guard = self
+        self._set_guards(routed)
+
+    def _set_guards(self, routed: Any) -> None:
+        """Before the tables and the slots. Raises DirtyTablesError where a failed pipeline left them."""
+        names = {
+            site.layer: [f"table '{name}'" for name in site.layer.table_names] for site in self.sites
+        } | {routed: ["optimizer slots"] if routed.rule.slots else []}
+        guards = []
+        for holder, told in names.items():
+            if isinstance(holder.guard, PipelineGuard) and holder.guard.dirty:
+                holder.guard.before_read("the tables" if holder is not routed else "the optimizer's slots")
+            guards.append(PipelineGuard(self.latch, told, self.drain, self._in_flight))
+        for holder, guard in zip(names, guards, strict=True):
+            holder.guard = guard
+
+    def _in_flight(self) -> bool:
+        return self.stream is not None and not self.stream.ended
 
     def _make_queues(self) -> None:
         vectors = [spec for site in self.sites for spec in site.specs]
@@ -130,22 +146,6 @@ class TwoGraphs:
         everybodys = gather_spans(self._communicator, self.meter.spans())
         if self._communicator.rank == 0:
             self.meter.write_trace(Path(path), 0, everybodys)
-
-    def before_read(self, what: str) -> None:
-        """TableGuard."""
-        refuse_dirty(self.latch, what)
-        self.drain()
-
-    def before_write(self, what: str) -> None:
-        """TableGuard: writing is the way out after a failure, and wrong while batches are under way."""
-        if self.latch.tripped or self.stream is None:
-            return
-        if not self.stream.ended:
-            raise RuntimeError(
-                f"{what} must not be written while batches are under way, because vectors of the next ones were looked "
-                f"up before. Received: a write after batch {self.next_batch - 1}. End the stream first (close(), or "
-                "let fit end)."
-            )
 
     def fail(self, error: BaseException) -> BaseException:
         """The main graph failed. Returns what to raise: the first failure of either graph."""
@@ -243,6 +243,14 @@ class Stream:
         if error is not None:
             self.manager.abort(error)
             self.dataset.abort(error)
+
+
+def ask_guards(model: Any, optimizer: DistributedOptimizer) -> None:
+    """Wait until tables and slots of a model may be read. Raises DirtyTablesError."""
+    holders = [*model._flatten_layers(), optimizer.routed]
+    for guard in [getattr(holder, "guard", None) for holder in holders]:
+        if guard is not None:
+            guard.before_read("the tables")
 
 
 def drained(model: Any, name: str, before_read: Callable[[], None]) -> Callable[..., Any]:

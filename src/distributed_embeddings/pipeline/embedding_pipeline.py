@@ -9,7 +9,7 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from distributed_embeddings.layers.optimizer import DistributedOptimizer
-from distributed_embeddings.pipeline.core import READING, Stream, TwoGraphs, drained
+from distributed_embeddings.pipeline.core import READING, Stream, TwoGraphs, ask_guards, drained
 from distributed_embeddings.pipeline.meter import Observer
 from distributed_embeddings.pipeline.report import Report, make_report
 from distributed_embeddings.pipeline.staleness import parse
@@ -56,7 +56,7 @@ class EmbeddingPipeline:
         if not isinstance(optimizer, DistributedOptimizer):
             optimizer = DistributedOptimizer(optimizer)
         self.optimizer = optimizer
-        self._dataset = dataset
+        self._model, self._dataset = model, dataset
         self.graphs = TwoGraphs(
             step or make_step(model, loss_fn, optimizer),
             dataset.element_spec,
@@ -72,7 +72,7 @@ class EmbeddingPipeline:
                 object.__setattr__(model, name, drained(model, name, self._before_read))
 
     def _before_read(self) -> None:
-        self.graphs.before_read("the tables")
+        ask_guards(self._model, self.optimizer)
 
     def __iter__(self) -> Iterator[StepResult]:
         return self.run(self._dataset)

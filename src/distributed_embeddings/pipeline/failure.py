@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 
 class DirtyTablesError(RuntimeError):
@@ -48,12 +48,46 @@ class AbortLatch:
             raise self.error
 
 
-def refuse_dirty(latch: AbortLatch, what: str) -> None:
-    """Raise DirtyTablesError when a failure may have left half an update behind."""
-    if latch.tripped:
-        raise DirtyTablesError(
-            f"{what} must not be read: the pipeline stopped in the {latch.graph} graph with "
-            f"{type(latch.error).__name__}, and some workers may have applied a step's update that others have not. "
-            "Restore tables and optimizer slots on every rank (set_weights, load_weights or a checkpoint), then make a "
-            f"new pipeline. Received: {latch.error}"
-        )
+class PipelineGuard:
+    """Stands before the tables of one layer, or the slots of an optimizer, while a pipeline may be changing them.
+
+    names: what `before_write` will be told when all of it is written. drain: waits until all updates are in. in_flight:
+    whether batches are under way.
+    """
+
+    def __init__(
+        self,
+        latch: AbortLatch,
+        names: Iterable[str],
+        drain: Callable[[], None],
+        in_flight: Callable[[], bool],
+    ) -> None:
+        self._latch, self._drain, self._in_flight = latch, drain, in_flight
+        self._to_restore = set(names)
+
+    @property
+    def dirty(self) -> bool:
+        """Whether half an update may be there: from a failure on, until everything has been written anew."""
+        return self._latch.tripped and bool(self._to_restore)
+
+    def before_read(self, what: str) -> None:
+        """Wait for all updates. Raises DirtyTablesError."""
+        if self.dirty:
+            raise DirtyTablesError(
+                f"{what} must not be read: the pipeline stopped in the {self._latch.graph} graph with "
+                f"{type(self._latch.error).__name__}, and some workers may have applied a step's update that others "
+                "have not. Restore tables and optimizer slots on every rank (set_weights, load_weights; or compile with "
+                f"a new optimizer), then make a new pipeline. Received: {self._latch.error}"
+            )
+        if not self._latch.tripped:
+            self._drain()
+
+    def before_write(self, what: str) -> None:
+        """Writing is the way out after a failure. Raises RuntimeError while batches are under way."""
+        if self._latch.tripped:
+            self._to_restore.discard(what)
+        elif self._in_flight():
+            raise RuntimeError(
+                f"{what} must not be written while batches are under way, because vectors of the next ones were looked "
+                "up before. End the stream first: close(), or let fit end."
+            )

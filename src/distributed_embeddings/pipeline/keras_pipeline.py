@@ -8,10 +8,11 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from distributed_embeddings.layers.optimizer import DistributedOptimizer
-from distributed_embeddings.pipeline.core import READING, Stream, TwoGraphs, drained
+from distributed_embeddings.pipeline.core import READING, Stream, TwoGraphs, ask_guards, drained
 from distributed_embeddings.pipeline.meter import Observer
 from distributed_embeddings.pipeline.report import Report, make_report
 from distributed_embeddings.pipeline.staleness import parse
+from distributed_embeddings.pipeline.tensors import any_batch
 
 _ATTRIBUTE = "_embedding_pipeline"
 
@@ -67,6 +68,8 @@ class KerasPipeline:
     def __init__(self, model: Any, options: dict[str, Any]) -> None:
         self._model, self._options = model, options
         self._graphs: TwoGraphs | None = None
+        self._spec: Any = None
+        self._lane: Any = None
         self._stream: Stream | None = None
         self._iterator: Any = None
         # On the instance, before the class's own: `fit` finds them there.
@@ -118,17 +121,26 @@ class KerasPipeline:
         self._close()
         return history
 
+    def _forget(self) -> None:
+        """Drop the graphs; the next step makes new ones."""
+        if self._graphs is not None:
+            self._lane = None if self._graphs.latch.tripped else self._graphs.lane
+        self._graphs, self._spec = None, None
+
     def _close(self) -> None:
         stream, self._stream, self._iterator = self._stream, None, None
         if stream is not None:
             stream.close()
 
     def _before_read(self) -> None:
-        if self._graphs is not None:
-            self._graphs.before_read("the tables")
+        ask_guards(self._model, self._model.optimizer)
 
     def _make_train_function(self, force: bool = False) -> Any:
         if self._model.train_function is None or force:
+            # Also after `compile`: loss and optimizer may be others.
+            self._close()
+            _check(self._model)
+            self._forget()
             self._model.train_function = self._train
         return self._model.train_function
 
@@ -159,11 +171,15 @@ class KerasPipeline:
         source, spec = iterator, getattr(iterator, "element_spec", None)
         if spec is None:  # `train_on_batch`: one element of arrays
             source, spec = _as_tensors(iterator)
+        spec = tf.nest.map_structure(any_batch, spec)
+        if self._spec is not None and spec != self._spec:  # with sample weights, or without them now
+            self._forget()
         if self._graphs is None:
-            model = self._model
+            model, options = self._model, {**self._options, "lane": self._lane}
             self._graphs = TwoGraphs(
-                lambda *element: model.train_step(element), spec, model, model.optimizer, **self._options
+                lambda *element: model.train_step(element), spec, model, model.optimizer, **options
             )
+            self._spec = spec
         self._iterator, self._stream = iterator, self._graphs.open(source)
         return self._stream
 
