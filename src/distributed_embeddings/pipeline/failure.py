@@ -76,8 +76,8 @@ class PipelineGuard:
             raise DirtyTablesError(
                 f"{what} must not be read: the pipeline stopped in the {self._latch.graph} graph with "
                 f"{type(self._latch.error).__name__}, and some workers may have applied a step's update that others "
-                "have not. Restore tables and optimizer slots on every rank (set_weights, load_weights; or compile with "
-                f"a new optimizer), then make a new pipeline. Received: {self._latch.error}"
+                "have not. Restore tables and optimizer slots on every rank (set_weights, load_weights; or compile "
+                f"with a new optimizer), then make a new pipeline. Received: {self._latch.error}"
             )
         if not self._latch.tripped:
             self._drain()
