@@ -203,10 +203,6 @@ class Stream:
         graphs.next_batch = self._batch
         return sample._replace(part=[]), result
 
-    def has_next(self) -> bool:
-        """Whether any rank has another batch."""
-        return not self.ended and self._runner.exists(self._batch, self._graphs.latch)
-
     def drain(self) -> None:
         """See `TwoGraphs.drain`."""
         if not self.ended and self._batch > self._first:
@@ -229,6 +225,7 @@ class Stream:
         self._graphs.vectors.clear()
         self._graphs.gradients.clear()
         self.manager.discard()
+        self._graphs.latch.forget(self._wake)
         self.ended = True
 
     def abort(self) -> None:

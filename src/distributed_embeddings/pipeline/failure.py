@@ -24,6 +24,11 @@ class AbortLatch:
         with self._lock:
             self._closers.append(close)
 
+    def forget(self, close: Callable[[], None]) -> None:
+        """Do not call `close` any more."""
+        with self._lock:
+            self._closers.remove(close)
+
     def trip(self, graph: str, error: BaseException) -> None:
         """Note a graph's failure and wake the other one; only the first counts."""
         with self._lock:

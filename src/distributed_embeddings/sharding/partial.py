@@ -20,6 +20,10 @@ Asked = tuple[tf.Tensor, tf.Tensor]
 """Rows and counts asked of this rank, as in `LookupPlan`."""
 
 
+NEVER = -2
+"""The stamp of a row that no batch has announced: batch 0 looks for -1."""
+
+
 class Conflicts(NamedTuple):
     """Which rows of a batch conflict with one neighbour.
 
@@ -44,10 +48,6 @@ def make_stamps(blocks: Sequence[Block]) -> list[tf.Variable]:
         tf.Variable(tf.fill([b.num_rows], NEVER), trainable=False, name=f"stamps_{i}", dtype=tf.int32)
         for i, b in enumerate(blocks)
     ]
-
-
-NEVER = -2
-"""The stamp of a row that no batch has announced: batch 0 looks for -1."""
 
 
 def announce(
