@@ -164,7 +164,7 @@ def test_a_burst_is_short_and_holds_a_packet():
     ):
         burst, packet = hosts._bucket(rate)
         assert 1514 < packet < burst
-        assert burst <= max(6144, bytes_a_second * 200e-6)
+        assert burst <= max(6144, bytes_a_second * 1e-3)
 
 
 def test_without_root_the_reason_says_so(monkeypatch):

@@ -197,6 +197,17 @@ class Pretend:
     def update_free(self, batch):
         self.spend("update free rows", batch)
 
+    def advance(self, batch, ahead):
+        self.update(batch)
+        more = self.plan(ahead)
+        self.look_up(ahead)
+        return more
+
+    def ahead(self, batch):
+        self.update_free(batch - 1)
+        self.look_up_free(batch + 1)
+        return self.announce(batch + 2)
+
     def turn(self, batch):
         self.spend("turn", batch)
         self.hand_over(batch + 1)
