@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -140,6 +140,10 @@ class CollectiveCommunicator:
             raise RuntimeError("a duplicate must be made of the process's own communicator")
         self._duplicates += 1
         return CollectiveCommunicator(self._cluster, self._cpu, name, self._duplicates)
+
+    def when_waiting(self, call: Callable[[], None] | None) -> bool:
+        """See Communicator."""
+        return False
 
     def tell_failure(self, text: str) -> None:
         """See Communicator."""

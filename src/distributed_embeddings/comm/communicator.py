@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 Tensor = Any  # tf.Tensor: TensorFlow ships no type stubs
@@ -63,6 +63,14 @@ class Communicator(Protocol):
 
         name: what errors and watchdog lines call it. Collective, eager only. Raises RuntimeError where threads may not
         communicate beside each other.
+        """
+        ...
+
+    def when_waiting(self, call: Callable[[], None] | None) -> bool:
+        """Call back in every exchange from now on, once this rank has sent its part and only waits; None: no more.
+
+        `call` runs in the exchange's thread and must not raise. Returns False where a backend cannot tell: it never
+        calls.
         """
         ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mpi4py import MPI
@@ -23,6 +23,7 @@ class Exchange:
         self._rank: int = comm.Get_rank()
         self._size: int = comm.Get_size()
         self._waiter = waiter
+        self.when_waiting: Callable[[], None] | None = None  # called when a run has sent its part
 
     def run(
         self, outgoing: Sequence[Sequence[Array]], incoming: Sequence[Sequence[Array]], operation: str
@@ -45,6 +46,8 @@ class Exchange:
         for source, target in zip(outgoing[self._rank], incoming[self._rank], strict=True):
             if target is not source:
                 target[...] = source
+        if self.when_waiting is not None:
+            self.when_waiting()
         if requests:
             self._waiter.wait(
                 lambda: bool(MPI.Request.Testall(requests)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -63,6 +63,10 @@ class LocalCommunicator:
     def duplicate(self, name: str) -> LocalCommunicator:
         """See Communicator: without state, it serves any number of threads."""
         return self
+
+    def when_waiting(self, call: Callable[[], None] | None) -> bool:
+        """See Communicator."""
+        return False
 
     def tell_failure(self, text: str) -> None:
         """See Communicator: there is nobody to tell."""

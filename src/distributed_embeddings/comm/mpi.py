@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -103,6 +103,11 @@ class MpiCommunicator:
         for engine in (self._engine, other._engine):
             engine.share_core()
         return other
+
+    def when_waiting(self, call: Callable[[], None] | None) -> bool:
+        """See Communicator."""
+        self._engine.when_waiting(call)
+        return True
 
     def tell_failure(self, text: str) -> None:
         """See Communicator."""

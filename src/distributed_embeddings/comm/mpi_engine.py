@@ -6,7 +6,7 @@ import contextlib
 import math
 import threading
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -130,6 +130,10 @@ class MpiEngine:
     def share_core(self, shared: bool = True) -> None:
         """Whether another thread of this process communicates too, or computes, while this one waits."""
         self._waiter.share_core(shared)
+
+    def when_waiting(self, call: Callable[[], None] | None) -> None:
+        """See Communicator.when_waiting."""
+        self._exchange.when_waiting = call
 
     def tell_failure(self, text: str) -> None:
         """See Communicator.tell_failure."""

@@ -171,6 +171,7 @@ class Stream:
         self._runner = StageRunner(
             graphs.embedding, self.dataset, self.manager, graphs.vectors, graphs.gradients, graphs.meter
         )
+        self._runner.give_way()
         self._thread = EmbeddingThread(
             self._runner, graphs.staleness, first, self.dataset, graphs.lane, graphs.latch
         )
@@ -221,6 +222,7 @@ class Stream:
 
     def _end(self) -> None:
         self._thread.join(JOIN_SECONDS)
+        self._runner.end()
         self._graphs.latch.check()
         self._graphs.vectors.clear()
         self._graphs.gradients.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any
 
@@ -19,6 +20,11 @@ from distributed_embeddings.pipeline.queues import CANCELLED, HandOverQueue
 from distributed_embeddings.pipeline.staleness import Staleness
 
 GRAPH = "embedding"
+
+
+# So many gradients in a row must have come early before vectors are held: once a hold makes the main graph the slower
+# one, a gradient is late, and few steps pay for it.
+_EARLY = 4
 
 
 class Cancelled(Exception):
@@ -40,11 +46,25 @@ class StageRunner:
         self._graph, self._dataset, self._manager = graph, dataset, manager
         self._vectors, self._gradients, self._meter = vectors, gradients, meter
         self._previous: int | None = None
+        self._may_hold, self._held = False, _Held(vectors)
+        self._early = 0  # gradients in a row that were there before they were asked for
         self._lock = threading.Condition()
         self._known = -1  # batches up to here exist or not as `_last` says
         self._last: int | None = None
         if isinstance(graph, ExactGraph):
             graph.begin()
+
+    def give_way(self) -> None:
+        """From now on hold vectors back, where this is the slower graph, until it waits for other ranks itself.
+
+        Handed over at once, they begin a main step beside this graph's own work, on the same cores. Collective runs only.
+        """
+        self._may_hold = self._graph.communicator.when_waiting(self._held.release)
+
+    def end(self) -> None:
+        """Nothing is held any more."""
+        self._graph.communicator.when_waiting(None)
+        self._held.release()
 
     def note_existence(self, batch: int, exists: bool) -> None:
         """Tell the main graph whether any rank has this batch."""
@@ -120,6 +140,11 @@ class StageRunner:
         return more
 
     def take_gradient(self, batch: int) -> None:
+        if self._gradients.size():
+            self._early += 1
+        else:
+            self._early = 0
+            self._held.release()
         with self._meter.span(GRAPH, "wait for gradient", batch):
             got, *gradient = self._gradients.take()
         if int(got) == CANCELLED:
@@ -222,11 +247,32 @@ class StageRunner:
         self._manager.advance(batch, State.READY)
         self._meter.mark(GRAPH, "ready", batch)
         with self._meter.span(GRAPH, "hand over", batch):
-            self._vectors.put([tf.constant(batch, tf.int64), weight, *vectors])
+            self._held.put([tf.constant(batch, tf.int64), weight, *vectors])
+            if not self._may_hold or self._early < _EARLY:
+                self._held.release()
 
     def _retire(self, batch: int) -> None:
         self._manager.drop(batch, "plan", "forward", "backward", "masks backward", "replies", "rest")
         self._manager.advance(batch, State.RETIRED)
+
+
+class _Held:
+    """Vectors ready for the main graph that it does not have yet: at most one batch's."""
+
+    def __init__(self, queue: HandOverQueue) -> None:
+        self._queue, self._lock = queue, threading.Lock()
+        self._tensors: list[Any] | None = None
+
+    def put(self, tensors: list[Any]) -> None:
+        self.release()
+        self._tensors = tensors
+
+    def release(self) -> None:
+        """Hand them over, if there are any. Of any thread; a queue that is closed wants nothing."""
+        with self._lock, contextlib.suppress(tf.errors.CancelledError):
+            tensors, self._tensors = self._tensors, None
+            if tensors is not None:
+                self._queue.put(tensors)
 
 
 class EmbeddingThread:

@@ -41,6 +41,10 @@ class HandOverQueue:
                 tensor.set_shape(spec.shape)
         return list(tensors)
 
+    def size(self) -> int:
+        """Entries put and not taken."""
+        return int(self._queue.size())
+
     def cancel(self) -> None:
         """Put something that says that nothing will come."""
         shapes = [[0 if d is None else d for d in s.shape] for s in self.specs]
@@ -49,7 +53,7 @@ class HandOverQueue:
 
     def clear(self) -> None:
         """Drop what nobody took."""
-        while int(self._queue.size()):
+        while self.size():
             self.take()
 
     def close(self) -> None:

@@ -17,35 +17,39 @@ from typing import IO, Any
 from distributed_embeddings.comm.launch_mpi import find_mpirun
 from distributed_embeddings.comm.launch_processes import end_group
 
-_PROGRAMS = ("ip", "tc", "mount", "unshare", "nsenter")
+_PROGRAMS = ("ip", "tc", "mount", "unshare", "nsenter", "taskset")
 _NETWORK = "10.77.0"  # seen by nobody outside: jobs side by side use the same addresses
 _GRACE = 10.0
 _instances = itertools.count()
 
 # The machine the hosts stand in: process 1 of a process namespace, so that nothing of a job outlives it, and a network
 # namespace for the switch. A host is a network, a name and a /dev/shm, held by a process that sleeps, and a cable
-# (veth) to the switch with the rate at both ends. $1: number of hosts, $2: what their names begin with, $3: rate,
-# $4: burst, $5: largest packet. Prints the hosts' process ids, then waits for the end of its input.
+# (veth) to the switch with the rate at both ends. $1: what the hosts' names begin with, $2: rate, $3: burst, $4: largest
+# packet, then each host's cores. Prints the hosts' process ids, then waits for the end of its input.
 _SETUP = r"""
 set -e
+name=$1 rate=$2 burst=$3 packet=$4
+shift 4
 ip link add switch type bridge
 ip link set switch up
-for i in $(seq "$1"); do
+i=0
+for cores in "$@"; do
+    i=$((i + 1))
     pid=$(unshare --net --uts --mount sh -ec '
         mount -t tmpfs tmpfs /dev/shm
         echo "$0" > /proc/sys/kernel/hostname
         sleep infinity > /dev/null &
-        echo $!' "$2-$i")
-    ip link add "port$i" gso_max_size "$5" type veth peer name eth0 gso_max_size "$5" netns "$pid"
+        echo $!' "$name-$i")
+    ip link add "port$i" gso_max_size "$packet" type veth peer name eth0 gso_max_size "$packet" netns "$pid"
     ip link set "port$i" master switch up
-    tc qdisc add dev "port$i" root tbf rate "$3" burst "$4" latency 50ms
+    tc qdisc add dev "port$i" root tbf rate "$rate" burst "$burst" latency 50ms
     nsenter --target "$pid" --net sh -ec '
         ip link set lo up
         ip address add "$0/24" dev eth0
         ip link set eth0 up
-        tc qdisc add dev eth0 root tbf rate "$1" burst "$2" latency 50ms' "NETWORK.$i" "$3" "$4"
+        tc qdisc add dev eth0 root tbf rate "$1" burst "$2" latency 50ms' "NETWORK.$i" "$rate" "$burst"
     pids="$pids $pid"
-    cases="$cases NETWORK.$i) pid=$pid;;"
+    cases="$cases NETWORK.$i) pid=$pid cores=$cores;;"
 done
 # What mpirun calls instead of ssh: AGENT HOST COMMAND. Its daemons want it too, else they crash.
 for pid in $pids; do
@@ -53,7 +57,7 @@ for pid in $pids; do
 "#!/bin/sh
 case \$1 in $cases esac
 shift
-exec nsenter --target \$pid --net --uts --mount sh -c \"\$*\""
+exec taskset --cpu-list \$cores nsenter --target \$pid --net --uts --mount sh -c \"\$*\""
 done
 echo $pids
 exec cat
@@ -69,6 +73,9 @@ _SETTINGS = {
     # By default the rest of a long message goes as one piece, and what tells the peer to begin with its own waits
     # behind it on the same connection: four in ten exchanges of 8 MiB took twice as long.
     "OMPI_MCA_btl_tcp_flags": "send",
+    # By default the kernel takes as much as 4 MiB of a bulky message, 32 ms at 1 Gbit/s, and what little the dense
+    # layers send waits behind it.
+    "OMPI_MCA_btl_tcp_sndbuf": "212992",
 }
 
 
@@ -93,7 +100,8 @@ class EmulatedHosts:
     """`count` hosts at one switch, each with a full-duplex cable of `rate` to it. Use as a context manager.
 
     rate: bits a second as tc writes them: "1gbit", "100mbit". Workers on different hosts exchange over TCP through
-    that network, workers on one host through shared memory. Needs root and iproute2 (`missing`).
+    that network, workers on one host through shared memory. This process's cores are divided among the hosts, if there
+    are enough. Needs root and iproute2 (`missing`).
     Nothing is left when this process ends, however it ends: the hosts live as long as a pipe from here is open, and
     the kernel takes links, namespaces and processes with them (a child forked without exec keeps it open too).
     Raises ValueError for wrong arguments, OSError with the kernel's words where it refuses.
@@ -104,10 +112,11 @@ class EmulatedHosts:
             raise ValueError(f"`count` must be at least 2 and at most 200 hosts. Received: count={count}")
         burst, packet = _bucket(rate)
         self.count = count
+        self._cores = _shares(sorted(os.sched_getaffinity(0)), count)
         name = f"demb-{os.getpid()}-{next(_instances)}"
         script = _SETUP.replace("NETWORK", _NETWORK).replace("AGENT", _AGENT)
         command = ["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
-                   "sh", "-c", script, "sh", str(count), name, rate, str(burst), str(packet)]  # fmt: skip
+                   "sh", "-c", script, "sh", name, rate, str(burst), str(packet), *self._cores]  # fmt: skip
         with tempfile.TemporaryFile("w+", errors="replace") as errors:
             self._machine = subprocess.Popen(
                 command,
@@ -137,7 +146,7 @@ class EmulatedHosts:
         hosts = ",".join(f"{_NETWORK}.{i}:{n}" for i, n in enumerate(shares, 1))
         first = f"{self._proc(0)}/ns"
         return [
-            "nsenter", f"--pid=/proc/{self._machine.pid}/ns/pid_for_children",
+            "taskset", "--cpu-list", self._cores[0], "nsenter", f"--pid=/proc/{self._machine.pid}/ns/pid_for_children",
             f"--net={first}/net", f"--uts={first}/uts", f"--mount={first}/mnt",
             "env", f"--chdir={os.getcwd()}", *(f"{name}={value}" for name, value in _SETTINGS.items()),
             sys.executable, "-m", "distributed_embeddings.cli.main", "launch", "-n", str(workers), "--hosts", hosts,
@@ -202,6 +211,14 @@ class EmulatedHosts:
 
     def _proc(self, host: int) -> Path:
         return Path(f"/proc/{self._machine.pid}/root/proc/{self._hosts[host]}")
+
+
+def _shares(cores: Sequence[int], count: int) -> list[str]:
+    """Each host's cores, as taskset wants them: its own, or all where there are fewer cores than hosts."""
+    if len(cores) < count:
+        return [",".join(map(str, cores))] * count
+    cuts = [len(cores) * i // count for i in range(count + 1)]
+    return [",".join(map(str, cores[a:b])) for a, b in itertools.pairwise(cuts)]
 
 
 def _bucket(rate: str) -> tuple[int, int]:
