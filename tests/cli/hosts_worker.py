@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
 
@@ -23,6 +24,7 @@ def main() -> None:
     place = {
         "rank": rank,
         "local": [communicator.local_rank, communicator.local_size],
+        "cores": sorted(os.sched_getaffinity(0)),
         "host": socket.gethostname(),
         "right": right and counts.numpy().tolist() == [ROWS] * size,
     }

@@ -49,6 +49,19 @@ def processes_with(text: str) -> list[int]:
     return found
 
 
+@pytest.mark.parametrize(
+    ("cores", "count", "shares"),
+    [
+        ([0, 1], 2, ["0", "1"]),
+        ([0, 2, 4, 6, 7], 2, ["0,2", "4,6,7"]),
+        ([3], 2, ["3", "3"]),
+        ([0, 1], 3, ["0,1"] * 3),
+    ],
+)
+def test_cores_are_divided(cores, count, shares):
+    assert hosts._shares(cores, count) == shares
+
+
 def networks(text: str = "") -> set[str]:
     """Network namespaces, without our own, of the processes whose command line holds `text`."""
     found = set()
@@ -83,6 +96,10 @@ def test_two_workers_exchange_through_the_network(tmp_path):
     assert all(place["right"] for place in places)
     assert [place["local"] for place in places] == [[0, 1], [0, 1]]
     assert places[0]["host"] != places[1]["host"]
+    ours = os.sched_getaffinity(0)
+    first, second = (set(place["cores"]) for place in places)
+    assert first | second == ours
+    assert len(ours) < 2 or not first & second
     assert all(1_000_000 < count < 1_500_000 for count in sent)  # its megabyte for the other, and headers
     assert len(inside) == 3
     assert not inside & networks()

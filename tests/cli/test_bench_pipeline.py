@@ -32,7 +32,7 @@ def test_table() -> None:
     assert step_ms(result, "1") == pytest.approx(40.0)
     text = "\n".join(lines_of(result))
     assert "60% of a step" in text
-    assert "| 1 | 40.0 | 1.25 | 30.0 | 10.0 | 12.0 | 30.0 | 75% |" in text
+    assert "| 1 | 40.0 | 1.25 | 30.0 | 10.0 | 12.0 | 30.0 | 75% |  |" in text
 
 
 def test_interval_is_students() -> None:
@@ -65,6 +65,7 @@ def test_runs(tmp_path) -> None:
     report = json.loads((tmp_path / "p.json").read_text())
     (result,) = report["results"]
     assert set(result["turns"]) == {"off", "exact", "1"} and set(result["alone"]) == {"exact", "1"}
+    assert result["reports"]["exact"]["split_share"] == 1  # too few steps to have tried the other way
     assert "this machine alone" in (tmp_path / "p.md").read_text()
     trace = json.loads((tmp_path / "pipeline-exact.json").read_text())["traceEvents"]
     assert {e["pid"] for e in trace} == {0, 1}

@@ -315,6 +315,22 @@ def duplicates_serve_two_threads_at_once(comm: Comm) -> None:
 
 
 @case
+def an_exchange_tells_when_it_waits(comm: Comm) -> None:
+    lane = comm.duplicate("embedding graph")
+    calls: list[int] = []
+    tells = lane.when_waiting(lambda: calls.append(1))
+    assert tells == (comm.backend == "mpi")
+    exchange = tf.function(lambda v: lane.all_to_all(v, tf.ones([comm.size], tf.int64), phase="vectors")[0])
+    for _ in range(3):
+        exchange(tf.ones([comm.size]))
+    assert len(calls) == (3 if tells else 0), calls
+    lane.when_waiting(None)
+    exchange(tf.ones([comm.size]))
+    assert len(calls) == (3 if tells else 0), calls
+    lane.shutdown()
+
+
+@case
 def a_told_failure_raises_on_the_others(comm: Comm) -> None:
     if comm.size == 1:
         comm.tell_failure("nobody hears it")

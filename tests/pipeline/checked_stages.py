@@ -25,7 +25,15 @@ def require(holds: bool, what: str) -> None:
 class CheckedStages:
     """`schedule.Stages` over sets of rows. batches: the rows of batch `first`, of the one behind it, …"""
 
-    def __init__(self, batches: list[set[int]], staleness: Staleness, first: int = 0) -> None:
+    def __init__(
+        self,
+        batches: list[set[int]],
+        staleness: Staleness,
+        first: int = 0,
+        whole: frozenset[int] = frozenset(),
+    ) -> None:
+        """whole: batches whose steps do not split, counted from the first."""
+        self.whole = whole
         self.rows = {first + i: rows for i, rows in enumerate(batches)}
         self.staleness, self.first, self.end = staleness, first, first + len(batches)
         self.stamps: dict[int, int] = {}
@@ -94,6 +102,9 @@ class CheckedStages:
         self.read(batch + 1, self.forward[batch + 1])
         self.hand_over(batch + 1)
 
+    def splits(self, batch: int) -> bool:
+        return batch - self.first not in self.whole
+
     # Merged stages: the single ones, in their order
 
     def advance(self, batch: int, ahead: int) -> bool:
@@ -101,6 +112,10 @@ class CheckedStages:
         more = self.plan(ahead)
         self.look_up(ahead)
         return more
+
+    def turn_whole(self, batch: int) -> None:
+        self.update(batch)
+        self.look_up(batch + 1)
 
     def ahead(self, batch: int) -> bool:
         self.update_free(batch - 1)

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +22,30 @@ from pipeline_cases import SETS, Batches, Case, RandomSleeps, loss_fn, make_mode
 import distributed_embeddings.dist_model_parallel as dmp
 from distributed.gathering import gather_text
 from distributed_embeddings.pipeline import EmbeddingPipeline
+from distributed_embeddings.pipeline.choice import SplitChoice
 from distributed_embeddings.pipeline.dataset import PipelineDataset
 
 Trained = tuple[list[float], dict[str, np.ndarray]]
 
 
-def train(case: Case, rank: int, size: int, staleness: Any, seed: int) -> Trained:
-    """Two passes over the data; losses and everything that was learnt."""
+class RandomVotes(SplitChoice):
+    """Ranks that want now this, now that."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._rng = np.random.default_rng(seed)
+
+    def wants_whole(self, batch: int) -> bool:
+        return bool(self._rng.random() < 0.6)
+
+
+def train(case: Case, rank: int, size: int, staleness: Any, seed: int, votes: bool = False) -> Trained:
+    """Two passes over the data; losses and everything that was learnt. votes: whether steps split is drawn by lot."""
     model, optimizer = make_model(case, size)
     data = Batches(case, rank, size)
     sleeps = RandomSleeps(seed * 97 + rank)
     pipe = EmbeddingPipeline(model, loss_fn, optimizer, data, staleness, observer=sleeps)
+    pipe.graphs.choice = RandomVotes(seed * 89 + rank) if votes else None
     dmp.broadcast_variables(model.variables)
     losses = [float(done.result) for _ in range(2) for done in pipe if done.real]
     peak = pipe.graphs.stream.manager
@@ -69,7 +83,7 @@ def emulate_pass(graphs: Any, data: Batches, lag: int) -> list[float]:
         if len(owed) > lag:
             embedding.update(*owed.pop(0))
         sample = source.next_embedding()
-        plan = list(embedding.plan(tf.constant(not sample.last), *sample.part))
+        plan = list(embedding.plan(tf.constant(not sample.last), tf.constant(False), *sample.part))
         more = embedding.more(plan)
         weight, *vectors = embedding.look_up(*plan)
         graphs.vectors.put([tf.constant(batch, tf.int64), weight, *vectors])
@@ -96,7 +110,9 @@ def difference(got: Trained, want: Trained, what: str) -> str:
 
 def run_case(case: Case, rank: int, size: int) -> str:
     waiting = train(case, rank, size, 0, 1)
-    found = [difference(train(case, rank, size, "exact", 2), waiting, "exact against 0")]
+    votes = zlib.crc32(case.name.encode()) % 2 == 0
+    exact = train(case, rank, size, "exact", 2, votes)
+    found = [difference(exact, waiting, f"exact against 0, steps {'split by lot' if votes else 'all split'}")]
     if not case.loss_scale:
         found.append(difference(emulate(case, rank, size, 0), waiting, "0 against the emulator"))
         lag = 1 + len(case.name) % 3

@@ -194,6 +194,9 @@ class Pretend:
     def update(self, batch):
         self.spend("update", batch)
 
+    def splits(self, batch):
+        return True
+
     def update_free(self, batch):
         self.spend("update free rows", batch)
 
@@ -327,7 +330,7 @@ def test_the_text_has_every_number():
         "MG      main graph                    50.00 ms",
         "c       behind the gradient            3.00 ms",
         f"bound   shortest step                 52.00 ms  ({UP_TO}the conflicting rows)",
-        "conflicting rows 25.0%, vectors a step 2.50 MB, at most 3 batches and 2.50 MB at once",
+        "conflicting rows 25.0%, steps split 100%, vectors a step 2.50 MB, at most 3 batches and 2.50 MB at once",
         "turn 3.00",
     ):
         assert line in text

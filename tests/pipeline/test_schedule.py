@@ -15,6 +15,7 @@ from distributed_embeddings.pipeline.staleness import Staleness, parse
 
 EXACT = parse("exact")
 FIRSTS = st.integers(0, 50)
+WHOLE = st.frozensets(st.integers(0, 12))
 STALENESS = st.sampled_from([parse(s) for s in (0, 1, 2, 3, 4, 5, "exact")])
 
 
@@ -29,14 +30,14 @@ def bits(number: int) -> set[int]:
     return {i for i in range(number.bit_length()) if number >> i & 1}
 
 
-@given(streams(), STALENESS, FIRSTS)
-def test_every_stream_keeps_the_invariants(batches, staleness, first):
-    run_checked(CheckedStages(batches, staleness, first))
+@given(streams(), STALENESS, FIRSTS, WHOLE)
+def test_every_stream_keeps_the_invariants(batches, staleness, first, whole):
+    run_checked(CheckedStages(batches, staleness, first, whole))
 
 
-@given(streams(), FIRSTS)
-def test_exact_reads_what_waiting_reads(batches, first):
-    exact, waiting = (run_checked(CheckedStages(batches, s, first)) for s in (EXACT, parse(0)))
+@given(streams(), FIRSTS, WHOLE)
+def test_exact_reads_what_waiting_reads(batches, first, whole):
+    exact, waiting = (run_checked(CheckedStages(batches, s, first, whole)) for s in (EXACT, parse(0)))
     assert exact.reads == waiting.reads
     assert exact.versions == waiting.versions
 
@@ -63,6 +64,18 @@ def test_a_lag_looks_up_as_far_ahead_as_it_may(lag, count):
     for batch in range(count):
         ahead = min(batch + lag, count - 1)
         assert stages.log.index(("look_up", ahead)) < stages.log.index(("take_gradient", batch))
+
+
+def test_order_of_exact_stages_where_one_is_whole():
+    stages = run_checked(CheckedStages([{0}, {0, 1}, {1}, {2}, {2}], EXACT, 7, frozenset({1})))
+    assert [f"{name} {batch}" for name, batch in stages.log if name != "plan"] == [
+        *("announce 7", "look_up 7", "announce 8"),
+        *("look_up_free 8", "announce 9", "take_gradient 7", "turn 7"),
+        *("update_free 7", "announce 10", "take_gradient 8", "update 8", "look_up 9"),
+        *("look_up_free 10", "announce 11", "take_gradient 9", "turn 9"),
+        *("update_free 9", "look_up_free 11", "take_gradient 10", "turn 10"),
+        *("update_free 10", "take_gradient 11", "update 11"),
+    ]
 
 
 def test_order_of_exact_stages():
@@ -110,10 +123,10 @@ class Managed(CheckedStages):
         self.manager.advance(batch, State.RETIRED)
 
 
-@given(streams(), STALENESS, FIRSTS)
-def test_permits_suffice_and_transitions_are_legal(batches, staleness, first):
+@given(streams(), STALENESS, FIRSTS, WHOLE)
+def test_permits_suffice_and_transitions_are_legal(batches, staleness, first, whole):
     """The thread that runs the schedule is the one that gives permits back: it must never wait for one."""
-    manager = run_checked(Managed(batches, staleness, first)).manager
+    manager = run_checked(Managed(batches, staleness, first, whole)).manager
     assert len(manager) == 0
     most = {0: 2, 1: 2}.get(staleness.lag, staleness.lag + 1) if not staleness.exact else 3
     assert manager.peak_entries == min(len(batches), most) <= manager.slots

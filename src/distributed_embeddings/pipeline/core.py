@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ import tensorflow as tf
 from distributed_embeddings import comm
 from distributed_embeddings.layers.even_batches import empty_batch
 from distributed_embeddings.layers.optimizer import DistributedOptimizer
+from distributed_embeddings.pipeline.choice import SplitChoice
 from distributed_embeddings.pipeline.dataset import PipelineDataset, Sample
 from distributed_embeddings.pipeline.embedding_graph import EmbeddingGraph
 from distributed_embeddings.pipeline.engine import EmbeddingThread, StageRunner
@@ -36,7 +38,8 @@ class TwoGraphs:
     """A step cut in two. step: of an element's parts, as positional arguments: forward, backward, apply.
 
     element_spec: of the elements, a tuple. lane: the embedding graph's communicator, where there is one already.
-    Building is collective and traces all functions. Raises ValueError where nothing of the model can be pipelined.
+    Building is collective and traces all functions. Raises ValueError where nothing of the model can be pipelined, and
+    where several workers' graphs would share one thread of TensorFlow.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class TwoGraphs:
         self.look_ahead = max(look_ahead or 4, staleness.look_ahead)
         self.byte_budget = byte_budget
         self._communicator = comm.current()
+        _require_threads(self._communicator.size)
         self._spec = tf.nest.map_structure(any_batch, element_spec)
         # Of specs and not of values: a sparse tensor made like another would take over its number of rows.
         self._form = Form(self._spec)
@@ -91,6 +95,7 @@ class TwoGraphs:
         if staleness.lag:
             self.embedding.make_advance()
         self.next_batch = 0
+        self.choice = SplitChoice() if staleness.exact else None
         self.stream: Stream | None = None
         self._set_guards(routed)
 
@@ -169,7 +174,13 @@ class Stream:
         self.manager = ExchangeManager(graphs.staleness.depth)
         graphs.latch.on_abort(self._wake)
         self._runner = StageRunner(
-            graphs.embedding, self.dataset, self.manager, graphs.vectors, graphs.gradients, graphs.meter
+            graphs.embedding,
+            self.dataset,
+            self.manager,
+            graphs.vectors,
+            graphs.gradients,
+            graphs.meter,
+            graphs.choice,
         )
         self._runner.give_way()
         self._thread = EmbeddingThread(
@@ -242,6 +253,19 @@ class Stream:
         if error is not None:
             self.manager.abort(error)
             self.dataset.abort(error)
+
+
+def _require_threads(workers: int) -> None:
+    """An exchange holds a thread of TensorFlow's while it waits; the other graph needs one, too."""
+    threads = tf.config.threading.get_inter_op_parallelism_threads()
+    name = "tf.config.threading.set_inter_op_parallelism_threads"
+    if not threads:
+        threads, name = int(os.environ.get("TF_NUM_INTEROP_THREADS") or 0), "TF_NUM_INTEROP_THREADS"
+    if workers > 1 and threads == 1:
+        raise ValueError(
+            "two graphs that wait for other workers need two or more inter-op threads, else both wait for ever. "
+            f"Received: 1 by {name}. Set 2, or 0 for TensorFlow's own choice."
+        )
 
 
 def ask_guards(model: Any, optimizer: DistributedOptimizer) -> None:

@@ -26,7 +26,7 @@ Part = tuple[tf.Tensor, tf.Tensor]
 
 # Learning rate, step, what the loss was multiplied by.
 UPDATE = (tf.TensorSpec([], tf.float32), tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.float32))
-_MORE = tf.TensorSpec([], tf.bool)
+_MORE = _VOTE = tf.TensorSpec([], tf.bool)
 
 
 class EmbeddingGraph:
@@ -35,9 +35,9 @@ class EmbeddingGraph:
     sites: all pipelined lookups. extraction: what makes their ids of a sample's `extraction.inputs`. communicator: the
     embedding graph's own. Plans, vectors and gradients are flat lists over all sites.
 
-    plan(more, *sample) → plan. look_up(*plan) → weight of this rank's batch, *outputs. update(*plan, rate, step, scale,
-    *gradients) → nothing. advance(more, *sample, *plan, rate, step, scale, *gradients): `update` of one batch, then
-    `plan` and `look_up` of another → plan, weight, outputs.
+    plan(more, vote, *sample) → plan. look_up(*plan) → weight of this rank's batch, *outputs. update(*plan, rate, step,
+    scale, *gradients) → nothing. advance(more, vote, *sample, *plan, rate, step, scale, *gradients): `update` of one
+    batch, then `plan` and `look_up` of another → plan, weight, outputs.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class EmbeddingGraph:
     ) -> None:
         self.sites, self.communicator, self.routed = sites, communicator, routed
         self._extraction = extraction
-        self.sample_specs = [_MORE, *(specs[i] for i in extraction.inputs)]
+        self.sample_specs = [_MORE, _VOTE, *(specs[i] for i in extraction.inputs)]
         self.upstream_specs = [site.specs[i] for site in sites for i in site.vectors]
         self.plan = traced(self._plan, self.sample_specs)
         self.plan_specs = specs_of(self.plan.outputs)
-        self._more_at = self._position_of_more()
+        self._more_at, self._agreed_at = self._positions()
         self.look_up = traced(self._look_up, self.plan_specs)
         self.update = traced(self._update, [*self.plan_specs, *UPDATE, *self.upstream_specs])
         self.advance: Any = None
@@ -73,10 +73,15 @@ class EmbeddingGraph:
         """Whether any rank has a batch behind the plan's."""
         return bool(plan[self._more_at])
 
-    def _position_of_more(self) -> int:
+    def agreed(self, plan: Sequence[Any]) -> bool:
+        """Whether most ranks voted yes with the plan."""
+        return bool(plan[self._agreed_at])
+
+    def _positions(self) -> tuple[int, int]:
+        """Of `more` and `agreed` in a plan."""
         outputs = list(self.plan.outputs)
-        more = self.plans(outputs)[0].more
-        return next(i for i, t in enumerate(outputs) if t is more)
+        first, at = self.plans(outputs)[0], {id(t): i for i, t in enumerate(outputs)}
+        return at[id(first.more)], at[id(first.agreed)]
 
     def plans(self, flat: Sequence[Any]) -> list[LookupPlan]:
         """The plans of all sites that `flat` begins with."""
@@ -116,13 +121,13 @@ class EmbeddingGraph:
 
     def _ask(self, sample: Sequence[Any]) -> list[tuple[Any, Question]]:
         """Of every site its bags and what it asks."""
-        more, *part = sample
+        more, vote, *part = sample
         asked = []
         for site, (ids, weights) in zip(self.sites, self._extraction(part), strict=True):
             layer = site.layer
             count = None if layer.invalid_ids == "raise" else layer.count_invalid
             bags = layer.bags(ids, weights)
-            asked.append((bags, site.lookup.ask(bags, more, count)))
+            asked.append((bags, site.lookup.ask(bags, more, vote, count)))
         return asked
 
     def _understand(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from typing import Any
 
 import tensorflow as tf
 
 from distributed_embeddings.comm import Communicator
 from distributed_embeddings.pipeline import schedule
+from distributed_embeddings.pipeline.choice import SplitChoice
 from distributed_embeddings.pipeline.dataset import PipelineDataset
 from distributed_embeddings.pipeline.embedding_graph import EmbeddingGraph
 from distributed_embeddings.pipeline.exact_graph import ExactGraph
@@ -42,7 +44,11 @@ class StageRunner:
         vectors: HandOverQueue,
         gradients: HandOverQueue,
         meter: Meter,
+        choice: SplitChoice | None = None,
     ) -> None:
+        """choice: without one every batch is split."""
+        self._choice = choice
+        self._turned = 0.0  # when the last step's vectors were handed over
         self._graph, self._dataset, self._manager = graph, dataset, manager
         self._vectors, self._gradients, self._meter = vectors, gradients, meter
         self._previous: int | None = None
@@ -139,6 +145,11 @@ class StageRunner:
         self._announced(batch + 2, forward, backward)
         return more
 
+    def splits(self, batch: int) -> bool:
+        split = not self._graph.agreed(self._manager.fetch(batch + 1, "plan"))
+        self._meter.count("split", float(split))
+        return split
+
     def take_gradient(self, batch: int) -> None:
         if self._gradients.size():
             self._early += 1
@@ -188,17 +199,43 @@ class StageRunner:
                 *fetch(following, "masks forward", last=True),
                 *fetch(following, "merged", last=True),
             )
+        self._note_step(batch)
         sites = len(self._graph.sites)
         self._manager.store(batch, "replies", list(result[:sites]))
         self._manager.store(batch, "rest", [rate, step, finite])
         self._manager.advance(batch, State.CONFLICT_APPLIED)
         self._hand_over(following, result[sites:])
 
+    def turn_whole(self, batch: int) -> None:
+        fetch, following = self._manager.fetch, batch + 1
+        rate, step, finite, scale, *upstream = fetch(batch, "gradient", last=True)
+        if bool(finite):
+            plan = fetch(batch, "plan", last=True)
+            with self._meter.span(GRAPH, "update and look up", batch):
+                outputs = self._graph.turn_whole(
+                    *plan, rate, step, scale, *upstream, *fetch(following, "plan")
+                )
+            self._manager.drop(following, "forward")
+            self._retire(batch)
+            self._hand_over(following, outputs)
+        else:
+            self._retire(batch)
+            self.look_up(following)
+        self._note_step(batch)
+
+    def _note_step(self, batch: int) -> None:
+        now = time.perf_counter()
+        if self._choice is not None and self._turned:
+            self._choice.note(batch, now - self._turned)
+        self._turned = now
+
     def _read(self, batch: int) -> list[Any]:
-        """The sample that a plan is made of."""
+        """The sample that a plan is made of, behind what this rank tells with it: of the step before, for that one's
+        plan is everywhere by then."""
         with self._meter.span(GRAPH, "read", batch):
             sample = self._dataset.next_embedding()
-        return [tf.constant(not sample.last), *sample.part]
+        whole = self._choice is not None and self._choice.wants_whole(batch - 1)
+        return [tf.constant(not sample.last), tf.constant(whole), *sample.part]
 
     def _planned(self, batch: int, plan: list[Any]) -> bool:
         # Not before: where one function ends a batch and plans another, the first has just given its permit back.

@@ -32,6 +32,7 @@ class ExactGraph(EmbeddingGraph):
     vectors b+1): update what b and b + 1 share, look it up → gradients of all replies of b, weight b+1, outputs b+1.
     update_free(*wire b, *backward b, *masks b, *gradients of replies, rate, step).
     ahead: update_free b-1, look_up_free b+1, and plan and announce of b+2 in one.
+    turn_whole(*plan b, rate, step, scale, *gradients, *plan b+1): update b, look b+1 up → weight b+1, outputs b+1.
     """
 
     def __init__(self, *arguments: Any, may_skip: bool = False) -> None:
@@ -55,6 +56,7 @@ class ExactGraph(EmbeddingGraph):
         turn = [*plan, *half, *masks, *UPDATE, *self.upstream_specs, *plan, *half, *masks, *floats]
         self.turn = traced(lambda *flat: self._turn(True, *flat), turn)
         self.turn_without_update = traced(lambda *flat: self._turn(False, *flat), turn) if may_skip else None
+        self.turn_whole = traced(self._turn_whole, [*plan, *UPDATE, *self.upstream_specs, *plan])
         update = [*wire, *half, *masks, *floats, *UPDATE[:2]]
         self.update_free = traced(self._update_free, update)
         ahead = [*self.sample_specs, _STAMP, *update, *wire, *half, *wire, *half]
@@ -156,6 +158,11 @@ class ExactGraph(EmbeddingGraph):
             )
             outputs += self.outputs(site, new[k], whole)
         return [*gradients, self.weight(new), *outputs]
+
+    def _turn_whole(self, *flat: Any) -> Flat:
+        split = len(flat) - self.plan_size
+        self._update(*flat[:split])
+        return self._look_up(*flat[split:])
 
     def _update_free(self, *flat: Any) -> Flat:
         parts, arguments = self._free_gradients(flat)

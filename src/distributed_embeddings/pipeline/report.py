@@ -25,6 +25,7 @@ class Report:
     t_sync: a step without the pipeline (estimated: the sum of both graphs, where it was not measured). critical: of the
     embedding graph's work what must wait for the main graph's gradient. gradient_after: from a step's vectors to its
     gradient; 0 where that was there before the embedding graph came for it. waited_for_vectors: of a main step.
+    split_share: of exact steps, those that treat conflicting rows apart.
     """
 
     staleness: str
@@ -39,6 +40,7 @@ class Report:
     waited_for_vectors: float
     waited_for_gradient: float
     conflict_share: float
+    split_share: float
     vector_bytes: float
     peak_entries: int
     peak_bytes: int
@@ -92,7 +94,7 @@ class Report:
             f"overlap efficiency {self.efficiency:.2f}",
             f"  waits: main for vectors {self.waited_for_vectors:.2f} ms, embedding for gradient "
             f"{self.waited_for_gradient:.2f} ms",
-            f"  conflicting rows {self.conflict_share:.1%}, vectors a step {self.vector_bytes / 1e6:.2f} MB, at most "
+            f"  conflicting rows {self.conflict_share:.1%}, steps split {self.split_share:.0%}, vectors a step {self.vector_bytes / 1e6:.2f} MB, at most "
             f"{self.peak_entries} batches and {self.peak_bytes / 1e6:.2f} MB at once",
             "  stages: " + ", ".join(f"{name} {value:.2f}" for name, value in self.stages.items()) + " ms",
         ]
@@ -119,6 +121,7 @@ def make_report(graphs: TwoGraphs, unpipelined_ms: float | None) -> Report:
     embedding = sum(stages.values()) if stages else float("nan")
     gradient_waits = [s.end - s.start for s in spans if s.stage == "wait for gradient" and s.batch in counted]
     shares = meter.numbers("conflict_share")
+    split = meter.numbers("split")
     sizes = meter.numbers("vector_bytes")
     return Report(
         staleness=str(graphs.staleness),
@@ -133,6 +136,7 @@ def make_report(graphs: TwoGraphs, unpipelined_ms: float | None) -> Report:
         waited_for_vectors=median_ms([float(w) for w in waits.values()]),
         waited_for_gradient=median_ms([float(w) for w in gradient_waits]),
         conflict_share=sum(shares) / len(shares) if shares else 0.0,
+        split_share=sum(split) / len(split) if split else 1.0,
         vector_bytes=sum(sizes) / len(sizes) if sizes else 0.0,
         peak_entries=0 if stream is None else stream.manager.peak_entries,
         peak_bytes=0 if stream is None else stream.manager.peak_bytes,
@@ -144,7 +148,7 @@ def _behind_gradient(staleness: Staleness) -> tuple[str, ...]:
     """The stages between a step's gradient and the next one's vectors."""
     if staleness.lag:
         return ()
-    return ("turn",) if staleness.exact else ("update", "look up")
+    return ("turn", "update and look up") if staleness.exact else ("update", "look up")
 
 
 def _ready(spans: list[Span]) -> dict[int, int]:

@@ -36,6 +36,12 @@ class Stages(Protocol):
         """`update_free` of the batch before, `look_up_free` of the one behind, `announce` of the one behind that;
         returns what `announce` does."""
 
+    def splits(self, batch: int) -> bool:
+        """Whether the step of a batch treats rows that it shares with the one behind apart; the same on all ranks."""
+
+    def turn_whole(self, batch: int) -> None:
+        """`update` of a batch, then `look_up` of the one behind."""
+
     def update_free(self, batch: int) -> None:
         """Update the rows that it does not share with the batch behind."""
 
@@ -91,23 +97,27 @@ def _lagged(stages: Stages, first: int, lag: int) -> None:
 
 
 def _exact(stages: Stages, first: int) -> None:
-    """Rows that two batches in a row share wait for the first one's update; all others go ahead."""
+    """Rows that two batches in a row share wait for the first one's update; all others go ahead. A step that does not
+    split lets all rows wait."""
     following = stages.announce(first)
     stages.look_up(first)
     behind = stages.announce(first + 1) if following else False
     batch = first
+    owing = False  # the free rows of the batch before have not had its update
     while following:
-        if batch > first and behind:
+        split = stages.splits(batch)
+        if owing and split and behind:
             beyond = stages.ahead(batch)
         else:
-            if batch > first:
+            if owing:
                 stages.update_free(batch - 1)
-            stages.look_up_free(batch + 1)
+            if split:
+                stages.look_up_free(batch + 1)
             beyond = stages.announce(batch + 2) if behind else False
         stages.take_gradient(batch)
-        stages.turn(batch)
-        batch, following, behind = batch + 1, behind, beyond
-    if batch > first:
+        (stages.turn if split else stages.turn_whole)(batch)
+        batch, following, behind, owing = batch + 1, behind, beyond, split
+    if owing:
         stages.update_free(batch - 1)
     stages.take_gradient(batch)
     stages.update(batch)

@@ -27,7 +27,8 @@ from distributed_embeddings.sharding.grouped import GroupedLookup, Wire
 from distributed_embeddings.sharding.sharded_lookup import LookupSettings, checked_features, kinds
 
 HEAD = 4
-"""Numbers before the counts of lanes: signature of the inputs' kinds, status, batch size, whether a batch follows."""
+"""Numbers before the counts of lanes: signature of the inputs' kinds, status, batch size, whether a batch follows and
+twice the vote."""
 
 
 class Question(NamedTuple):
@@ -47,7 +48,7 @@ class LookupPlan(NamedTuple):
     positions: of every routed feature, in the form of its ids: where each id's row is among the replies of its table.
     weights: alike, None where a feature has none. lane_rows: int64 [lanes], rows asked of each. rows: int64 [n], asked
     of this rank by all, by (source, lane); counts: int64 [N, lanes of this rank]. batch_sizes: int64 [N]. more: bool
-    scalar, whether any rank has a batch behind this one.
+    scalar, whether any rank has a batch behind this one. agreed: bool scalar, whether most ranks voted yes.
     """
 
     positions: list[Any]
@@ -57,6 +58,7 @@ class LookupPlan(NamedTuple):
     counts: tf.Tensor
     batch_sizes: tf.Tensor
     more: tf.Tensor
+    agreed: tf.Tensor
 
 
 def destination_layout(plan: ShardingPlan) -> Layout:
@@ -84,15 +86,27 @@ class StagedLookup:
         return self.layout.lanes_of(self.comm.rank)
 
     def ask(
-        self, bags: Sequence[Bags], more: tf.Tensor, count_invalid: Callable[[tf.Tensor], None] | None = None
+        self,
+        bags: Sequence[Bags],
+        more: tf.Tensor,
+        vote: tf.Tensor,
+        count_invalid: Callable[[tf.Tensor], None] | None = None,
     ) -> Question:
-        """What this rank has to tell of a batch. more: bool, it has another behind this one."""
+        """What this rank has to tell of a batch. more: bool, it has another behind this one. vote: bool, on whatever all
+        ranks are to do alike."""
         lookup = GroupedLookup(self.comm, self.layout, bags)
         requests, invalid, wrong = lookup.route(self._settings.invalid_ids)
         if count_invalid is not None:
             count_invalid(invalid)
         kind = tf.constant(signature(kinds(self.layout.plan, bags)), tf.int64)
-        head = tf.stack([kind, tf.cast(wrong, tf.int64), bags[0].batch_size, tf.cast(more, tf.int64)])
+        head = tf.stack(
+            [
+                kind,
+                tf.cast(wrong, tf.int64),
+                bags[0].batch_size,
+                tf.cast(more, tf.int64) + 2 * tf.cast(vote, tf.int64),
+            ]
+        )
         lane_rows = tf.stack([requests[lane].num_replies for lane in self.layout.lanes])
         counts = tf.split(lane_rows, [len(self.layout.lanes_of(r)) for r in range(self.comm.size)])
         parts = []
@@ -131,7 +145,8 @@ class StagedLookup:
                 rows=tf.concat([part[head:] for part in by_source], 0),
                 counts=heads[:, HEAD:],
                 batch_sizes=tf.identity(heads[:, 2]),
-                more=tf.reduce_any(heads[:, 3] > 0),
+                more=tf.reduce_any(heads[:, 3] % 2 > 0),
+                agreed=2 * tf.reduce_sum(heads[:, 3] // 2) > comm.size,
             )
 
     def rows_by_rank(self, lane_rows: tf.Tensor) -> tf.Tensor:
