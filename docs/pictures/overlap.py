@@ -14,7 +14,13 @@ import matplotlib.pyplot as plt
 
 COLOURS = ["#4477aa", "#ee7733", "#228833", "#aa3377"]
 WAITING = "#dddddd"
-QUIET = ("wait for gradient", "ready", "read", "hand over")
+CHARACTER = 0.006  # of the width
+SHORT = {
+    "update, plan and look up": "update {0}, look up {1}",
+    "update and look up free rows, plan": "free rows of {2}, {3}",
+    "turn": "{0} | {3}",
+}
+QUIET = ("wait for gradient", "ready", "read", "hand over", "released")
 
 
 def steps_of(events: list[dict[str, Any]], first: int, count: int) -> tuple[float, float]:
@@ -30,12 +36,12 @@ def draw(events: list[dict[str, Any]], first: int, count: int, out: Path) -> Non
     figure, axes = plt.subplots(len(ranks), 1, sharex=True, figsize=(11, 1.5 * len(ranks) + 0.8))
     for rank, axis in zip(ranks, axes if len(ranks) > 1 else [axes], strict=True):
         spans = [e for e in events if e["pid"] == rank and begin < e["ts"] + e["dur"] and e["ts"] < end]
-        ready = {e["args"]["batch"]: e["ts"] for e in spans if e["name"] == "ready"}
+        ready = {e["args"]["batch"]: e["ts"] for e in spans if e["name"] == "released"}
+        axis.set_xlim(0, (end - begin) / 1e3)
         for span in spans:
             draw_span(axis, span, ready, begin, end)
         axis.set_yticks([0, 1], ["main graph", "embedding graph"])
         axis.set_title(f"rank {rank}", loc="left", fontsize=9)
-        axis.set_xlim(0, (end - begin) / 1e3)
         axis.set_ylim(-0.5, 1.5)
     axis.set_xlabel("ms; numbers are batches; grey: the main graph waits for vectors")
     figure.tight_layout()
@@ -51,15 +57,17 @@ def draw_span(axis: Any, span: dict[str, Any], ready: dict[int, float], begin: f
     if row == 0 and start < ready.get(batch, 0.0) < stop:
         bar(axis, row, start - begin, ready[batch] - begin, WAITING, "")
         start = ready[batch]
-    text = str(batch) if row == 0 else f"{span['name']}, {batch}"
+    near = (batch, batch + 2, batch - 1, batch + 1)
+    text = str(batch) if row == 0 else SHORT.get(span["name"], span["name"] + " {0}").format(*near)
     bar(axis, row, start - begin, stop - begin, COLOURS[batch % len(COLOURS)], text)
 
 
 def bar(axis: Any, row: int, start: float, stop: float, colour: str, text: str) -> None:
     axis.barh(row, (stop - start) / 1e3, left=start / 1e3, height=0.7, color=colour, edgecolor="white")
-    if text and stop - start > 8e3:
-        dark = "black" if colour == WAITING else "white"
-        axis.text((start + stop) / 2e3, row, text, ha="center", va="center", fontsize=7, color=dark)
+    if (stop - start) / 1e3 > len(text) * CHARACTER * axis.get_xlim()[1]:
+        axis.text(
+            (start + stop) / 2e3, row, text, ha="center", va="center", fontsize=7, color="white", clip_on=True
+        )
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ def run(choice: SplitChoice, split: float, whole: float, first: int, count: int)
 
 
 @pytest.mark.parametrize(
-    ("split", "whole", "kept"), [(3.0, 2.0, True), (2.0, 3.0, False), (2.0, 1.99, False)]
+    ("split", "whole", "kept"), [(3.0, 2.0, True), (2.0, 3.0, False), (2.0, 1.95, False)]
 )
 def test_the_faster_way_is_kept(split, whole, kept):
     ways = run(SplitChoice(), split, whole, 0, CYCLE)

@@ -166,6 +166,7 @@ class Pretend:
     def hand_over(self, batch: int) -> None:
         self.spend("ready", batch, self.now)
         begin = max(self.main_free, self.now)
+        self.note("embedding", "released", batch, self.now, self.now)
         self.spend("hand over", batch, self.now + self.times.get("hand over", 0))
         self.emitted[batch] = begin + self.gradient
         self.note("main", "step", batch, self.main_free, begin + self.main)

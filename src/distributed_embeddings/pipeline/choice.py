@@ -8,7 +8,7 @@ from statistics import median
 TRIAL = 12  # steps of each way
 _SETTLING = 4  # of them not counted
 CYCLE = 1000  # steps from one trial to the next
-_GAIN = 0.98  # a step of whole batches must be this much shorter
+_GAIN = 0.95  # a step of whole batches must be this much shorter
 
 
 class SplitChoice:

@@ -52,7 +52,7 @@ class StageRunner:
         self._graph, self._dataset, self._manager = graph, dataset, manager
         self._vectors, self._gradients, self._meter = vectors, gradients, meter
         self._previous: int | None = None
-        self._may_hold, self._held = False, _Held(vectors)
+        self._may_hold, self._held = False, _Held(vectors, meter)
         self._early = 0  # gradients in a row that were there before they were asked for
         self._lock = threading.Condition()
         self._known = -1  # batches up to here exist or not as `_last` says
@@ -63,7 +63,8 @@ class StageRunner:
     def give_way(self) -> None:
         """From now on hold vectors back, where this is the slower graph, until it waits for other ranks itself.
 
-        Handed over at once, they begin a main step beside this graph's own work, on the same cores. Collective runs only.
+        Handed over at once, they begin a main step beside this graph's own work, on the same cores. For streams: who runs
+        both graphs in one thread would wait for what is held.
         """
         self._may_hold = self._graph.communicator.when_waiting(self._held.release)
 
@@ -284,7 +285,7 @@ class StageRunner:
         self._manager.advance(batch, State.READY)
         self._meter.mark(GRAPH, "ready", batch)
         with self._meter.span(GRAPH, "hand over", batch):
-            self._held.put([tf.constant(batch, tf.int64), weight, *vectors])
+            self._held.put(batch, [tf.constant(batch, tf.int64), weight, *vectors])
             if not self._may_hold or self._early < _EARLY:
                 self._held.release()
 
@@ -296,19 +297,21 @@ class StageRunner:
 class _Held:
     """Vectors ready for the main graph that it does not have yet: at most one batch's."""
 
-    def __init__(self, queue: HandOverQueue) -> None:
-        self._queue, self._lock = queue, threading.Lock()
+    def __init__(self, queue: HandOverQueue, meter: Meter) -> None:
+        self._queue, self._meter, self._lock = queue, meter, threading.Lock()
+        self._batch = -1
         self._tensors: list[Any] | None = None
 
-    def put(self, tensors: list[Any]) -> None:
+    def put(self, batch: int, tensors: list[Any]) -> None:
         self.release()
-        self._tensors = tensors
+        self._batch, self._tensors = batch, tensors
 
     def release(self) -> None:
         """Hand them over, if there are any. Of any thread; a queue that is closed wants nothing."""
         with self._lock, contextlib.suppress(tf.errors.CancelledError):
             tensors, self._tensors = self._tensors, None
             if tensors is not None:
+                self._meter.mark(GRAPH, "released", self._batch)
                 self._queue.put(tensors)
 
 

@@ -13,7 +13,7 @@ from distributed_embeddings.pipeline.staleness import Staleness
 if TYPE_CHECKING:
     from distributed_embeddings.pipeline.core import TwoGraphs
 
-_WAITS = ("wait for gradient", "ready", "hand over")
+_WAITS = ("wait for gradient", "ready", "hand over", "released")
 _FIRST_STEPS = 3  # not counted: memory is fresh, threads start
 _NO_WAIT = 0.05  # of the way to a gradient: to fetch one that is there takes time, too
 
@@ -94,7 +94,8 @@ class Report:
             f"overlap efficiency {self.efficiency:.2f}",
             f"  waits: main for vectors {self.waited_for_vectors:.2f} ms, embedding for gradient "
             f"{self.waited_for_gradient:.2f} ms",
-            f"  conflicting rows {self.conflict_share:.1%}, steps split {self.split_share:.0%}, vectors a step {self.vector_bytes / 1e6:.2f} MB, at most "
+            f"  conflicting rows {self.conflict_share:.1%}, steps split {self.split_share:.0%}, vectors a step "
+            f"{self.vector_bytes / 1e6:.2f} MB, at most "
             f"{self.peak_entries} batches and {self.peak_bytes / 1e6:.2f} MB at once",
             "  stages: " + ", ".join(f"{name} {value:.2f}" for name, value in self.stages.items()) + " ms",
         ]
@@ -152,8 +153,8 @@ def _behind_gradient(staleness: Staleness) -> tuple[str, ...]:
 
 
 def _ready(spans: list[Span]) -> dict[int, int]:
-    """When each batch's vectors were there: a short step has ended before the other thread is back from the queue."""
-    return {s.batch: s.start for s in spans if s.stage == "hand over"}
+    """When each batch's vectors were given: a short step has ended before the other thread is back from the queue."""
+    return {s.batch: s.start for s in spans if s.stage == "released"}
 
 
 def _vector_waits(steps: list[Span], spans: list[Span]) -> dict[int, int]:

@@ -92,8 +92,8 @@ class StagedLookup:
         vote: tf.Tensor,
         count_invalid: Callable[[tf.Tensor], None] | None = None,
     ) -> Question:
-        """What this rank has to tell of a batch. more: bool, it has another behind this one. vote: bool, on whatever all
-        ranks are to do alike."""
+        """What this rank has to tell of a batch. more: bool, it has another behind this one. vote: bool, on
+        whatever all ranks are to do alike."""
         lookup = GroupedLookup(self.comm, self.layout, bags)
         requests, invalid, wrong = lookup.route(self._settings.invalid_ids)
         if count_invalid is not None:

@@ -24,8 +24,8 @@ _instances = itertools.count()
 
 # The machine the hosts stand in: process 1 of a process namespace, so that nothing of a job outlives it, and a network
 # namespace for the switch. A host is a network, a name and a /dev/shm, held by a process that sleeps, and a cable
-# (veth) to the switch with the rate at both ends. $1: what the hosts' names begin with, $2: rate, $3: burst, $4: largest
-# packet, then each host's cores. Prints the hosts' process ids, then waits for the end of its input.
+# (veth) to the switch with the rate at both ends. $1: what the hosts' names begin with, $2: rate, $3: burst, $4:
+# largest packet, then each host's cores. Prints the hosts' process ids, then waits for the end of its input.
 _SETUP = r"""
 set -e
 name=$1 rate=$2 burst=$3 packet=$4
