@@ -55,7 +55,7 @@ class Job:
 @pytest.fixture
 def job():
     job = Job()
-    job.runner.give_way()
+    job.runner.hold.begin(job.lane)
     return job
 
 
@@ -103,7 +103,7 @@ def test_the_next_vectors_release_those_before(job):
 
 def test_the_end_releases_and_nothing_is_called_then(job):
     assert slow(job).look_up() == 0
-    job.runner.end()
+    job.runner.hold.end(job.lane)
     assert job.vectors.size() == 1 and job.lane.call is None
 
 
@@ -116,8 +116,8 @@ def test_a_closed_queue_wants_nothing(job):
 @pytest.mark.parametrize("tells", [False, True])
 def test_nothing_is_held_where_nobody_would_release_it(tells):
     job = Job(tells)
-    if not tells:  # else: give_way was not asked for
-        job.runner.give_way()
+    if not tells:  # else: nobody began
+        job.runner.hold.begin(job.lane)
     assert slow(job).look_up() == 1
 
 

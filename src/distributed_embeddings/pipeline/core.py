@@ -182,7 +182,7 @@ class Stream:
             graphs.meter,
             graphs.choice,
         )
-        self._runner.give_way()
+        self._runner.hold.begin(graphs.lane)
         self._thread = EmbeddingThread(
             self._runner, graphs.staleness, first, self.dataset, graphs.lane, graphs.latch
         )
@@ -233,7 +233,7 @@ class Stream:
 
     def _end(self) -> None:
         self._thread.join(JOIN_SECONDS)
-        self._runner.end()
+        self._runner.hold.end(self._graphs.lane)
         self._graphs.latch.check()
         self._graphs.vectors.clear()
         self._graphs.gradients.clear()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from typing import Any
@@ -17,16 +16,12 @@ from distributed_embeddings.pipeline.embedding_graph import EmbeddingGraph
 from distributed_embeddings.pipeline.exact_graph import ExactGraph
 from distributed_embeddings.pipeline.exchange_manager import ExchangeManager, State, nbytes
 from distributed_embeddings.pipeline.failure import AbortLatch
+from distributed_embeddings.pipeline.hold import Hold
 from distributed_embeddings.pipeline.meter import Meter
 from distributed_embeddings.pipeline.queues import CANCELLED, HandOverQueue
 from distributed_embeddings.pipeline.staleness import Staleness
 
 GRAPH = "embedding"
-
-
-# So many gradients in a row must have come early before vectors are held: once a hold makes the main graph the slower
-# one, a gradient is late, and few steps pay for it.
-_EARLY = 4
 
 
 class Cancelled(Exception):
@@ -50,28 +45,14 @@ class StageRunner:
         self._choice = choice
         self._turned = 0.0  # when the last step's vectors were handed over
         self._graph, self._dataset, self._manager = graph, dataset, manager
-        self._vectors, self._gradients, self._meter = vectors, gradients, meter
+        self._gradients, self._meter = gradients, meter
         self._previous: int | None = None
-        self._may_hold, self._held = False, _Held(vectors, meter)
-        self._early = 0  # gradients in a row that were there before they were asked for
+        self.hold = Hold(vectors, meter, GRAPH)
         self._lock = threading.Condition()
         self._known = -1  # batches up to here exist or not as `_last` says
         self._last: int | None = None
         if isinstance(graph, ExactGraph):
             graph.begin()
-
-    def give_way(self) -> None:
-        """From now on hold vectors back, where this is the slower graph, until it waits for other ranks itself.
-
-        Handed over at once, they begin a main step beside this graph's own work, on the same cores. For streams: who runs
-        both graphs in one thread would wait for what is held.
-        """
-        self._may_hold = self._graph.communicator.when_waiting(self._held.release)
-
-    def end(self) -> None:
-        """Nothing is held any more."""
-        self._graph.communicator.when_waiting(None)
-        self._held.release()
 
     def note_existence(self, batch: int, exists: bool) -> None:
         """Tell the main graph whether any rank has this batch."""
@@ -152,11 +133,7 @@ class StageRunner:
         return split
 
     def take_gradient(self, batch: int) -> None:
-        if self._gradients.size():
-            self._early += 1
-        else:
-            self._early = 0
-            self._held.release()
+        self.hold.note_gradient(self._gradients.size() > 0)
         with self._meter.span(GRAPH, "wait for gradient", batch):
             got, *gradient = self._gradients.take()
         if int(got) == CANCELLED:
@@ -285,34 +262,11 @@ class StageRunner:
         self._manager.advance(batch, State.READY)
         self._meter.mark(GRAPH, "ready", batch)
         with self._meter.span(GRAPH, "hand over", batch):
-            self._held.put(batch, [tf.constant(batch, tf.int64), weight, *vectors])
-            if not self._may_hold or self._early < _EARLY:
-                self._held.release()
+            self.hold.put(batch, [tf.constant(batch, tf.int64), weight, *vectors])
 
     def _retire(self, batch: int) -> None:
         self._manager.drop(batch, "plan", "forward", "backward", "masks backward", "replies", "rest")
         self._manager.advance(batch, State.RETIRED)
-
-
-class _Held:
-    """Vectors ready for the main graph that it does not have yet: at most one batch's."""
-
-    def __init__(self, queue: HandOverQueue, meter: Meter) -> None:
-        self._queue, self._meter, self._lock = queue, meter, threading.Lock()
-        self._batch = -1
-        self._tensors: list[Any] | None = None
-
-    def put(self, batch: int, tensors: list[Any]) -> None:
-        self.release()
-        self._batch, self._tensors = batch, tensors
-
-    def release(self) -> None:
-        """Hand them over, if there are any. Of any thread; a queue that is closed wants nothing."""
-        with self._lock, contextlib.suppress(tf.errors.CancelledError):
-            tensors, self._tensors = self._tensors, None
-            if tensors is not None:
-                self._meter.mark(GRAPH, "released", self._batch)
-                self._queue.put(tensors)
 
 
 class EmbeddingThread:
