@@ -110,7 +110,7 @@ def difference(got: Trained, want: Trained, what: str) -> str:
 
 def run_case(case: Case, rank: int, size: int) -> str:
     waiting = train(case, rank, size, 0, 1)
-    votes = zlib.crc32(case.name.encode()) % 2 == 0
+    votes = case.loss_scale or zlib.crc32(case.name.encode()) % 2 == 0
     exact = train(case, rank, size, "exact", 2, votes)
     found = [difference(exact, waiting, f"exact against 0, steps {'split by lot' if votes else 'all split'}")]
     if not case.loss_scale:

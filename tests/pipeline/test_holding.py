@@ -94,6 +94,11 @@ def test_a_gradient_that_is_awaited_releases_and_counts_anew(job):
     job.runner.take_gradient(job.batch)
     assert job.vectors.size() == 1
     assert job.look_up() == 2
+    job.runner._gradients = job.gradients
+    job.batch += 1
+    slow(job)  # a hold that made the main graph wait is not tried again so soon
+    assert job.look_up() == 3
+    assert slow(job).look_up() == 3
 
 
 def test_the_next_vectors_release_those_before(job):
@@ -127,4 +132,10 @@ def test_one_thread_for_two_graphs_is_refused(monkeypatch):
         _require_threads(2)
     _require_threads(1)
     monkeypatch.setenv("TF_NUM_INTEROP_THREADS", "2")
+    _require_threads(2)
+    monkeypatch.delenv("TF_NUM_INTEROP_THREADS")
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {5})
+    with pytest.raises(ValueError, match="Received: 1 by the number of this process's cores"):
+        _require_threads(2)
+    monkeypatch.setattr("tensorflow.config.threading.get_inter_op_parallelism_threads", lambda: 2)
     _require_threads(2)

@@ -239,6 +239,8 @@ def report(
     for share in (0.2, 0.3):
         pretend.meter.count("conflict_share", share)
         pretend.meter.count("vector_bytes", share * 1e7)
+    for split in (1, 1, 1, 0) if staleness == "exact" else ():
+        pretend.meter.count("split", split)
     for stream in range(streams):
         pretend.batches = (stream + 1) * batches
         run(pretend, parse(staleness), stream * batches)
@@ -331,11 +333,12 @@ def test_the_text_has_every_number():
         "MG      main graph                    50.00 ms",
         "c       behind the gradient            3.00 ms",
         f"bound   shortest step                 52.00 ms  ({UP_TO}the conflicting rows)",
-        "conflicting rows 25.0%, steps split 100%, vectors a step 2.50 MB, at most 3 batches and 2.50 MB at once",
+        "conflicting rows 25.0%, steps split 75%, vectors a step 2.50 MB, at most 3 batches and 2.50 MB at once",
         "turn 3.00",
     ):
         assert line in text
     assert "(estimated: EG + MG)" in str(report("exact", 50, 49))
+    assert "split" not in str(report(1, 50, 49))
 
 
 @pytest.mark.parametrize("batches", [1, 2, 3, 4, 5])

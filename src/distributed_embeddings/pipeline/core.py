@@ -247,6 +247,7 @@ class Stream:
         deadline = time.monotonic() + JOIN_SECONDS
         while self._thread.alive and time.monotonic() < deadline:
             time.sleep(0.01)
+        self._runner.hold.end(self._graphs.lane)
 
     def _wake(self) -> None:
         error = self._graphs.latch.error
@@ -261,10 +262,12 @@ def _require_threads(workers: int) -> None:
     name = "tf.config.threading.set_inter_op_parallelism_threads"
     if not threads:
         threads, name = int(os.environ.get("TF_NUM_INTEROP_THREADS") or 0), "TF_NUM_INTEROP_THREADS"
+    if not threads:  # TensorFlow's own choice
+        threads, name = len(os.sched_getaffinity(0)), "the number of this process's cores"
     if workers > 1 and threads == 1:
         raise ValueError(
             "two graphs that wait for other workers need two or more inter-op threads, else both wait for ever. "
-            f"Received: 1 by {name}. Set 2, or 0 for TensorFlow's own choice."
+            f"Received: 1 by {name}. Set TF_NUM_INTEROP_THREADS=2."
         )
 
 

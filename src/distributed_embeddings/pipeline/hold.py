@@ -12,9 +12,9 @@ from distributed_embeddings.comm import Communicator
 from distributed_embeddings.pipeline.meter import Meter
 from distributed_embeddings.pipeline.queues import HandOverQueue
 
-# So many gradients in a row must have come early before vectors are held: once a hold makes the main graph the slower
-# one, a gradient is late, and few steps pay for it.
-_EARLY = 4
+# So many gradients in a row must have come early before vectors are held. Where a hold makes the main graph the slower
+# one, the next gradient is late, and twice as many must come before the next try.
+_EARLY, _MOST = 4, 512
 
 
 class Hold:
@@ -31,6 +31,7 @@ class Hold:
         self._tensors: list[Any] | None = None
         self._may_hold = False
         self._early = 0  # gradients in a row that were there before they were asked for
+        self._needed, self._tried = _EARLY, False
 
     def begin(self, lane: Communicator) -> None:
         """From now on hold, until `lane` waits for other ranks. For streams: who runs both graphs in one thread would
@@ -47,14 +48,18 @@ class Hold:
         """Whether the next gradient was there before it was asked for. If not, what is held may be what it needs."""
         self._early = self._early + 1 if early else 0
         if not early:
+            if self._tried:
+                self._needed, self._tried = min(2 * self._needed, _MOST), False
             self.release()
 
     def put(self, batch: int, tensors: list[Any]) -> None:
         """A batch's vectors; those before it are released."""
         self.release()
         self._batch, self._tensors = batch, tensors
-        if not self._may_hold or self._early < _EARLY:
+        if not self._may_hold or self._early < self._needed:
             self.release()
+        else:
+            self._tried = True
 
     def release(self) -> None:
         """Hand over what is held, if anything is. Of any thread; a queue that is closed wants nothing."""

@@ -58,7 +58,8 @@ class Report:
             return "the main graph"
         if self._way_to_vectors == self.embedding:
             return "the embedding graph"
-        rows = "the conflicting rows" if self.staleness == "exact" else "all rows"
+        split = self.staleness == "exact" and self.split_share > 0.5
+        rows = "the conflicting rows" if split else "all rows"
         return f"the main graph up to its gradient, then {rows}"
 
     @property
@@ -81,6 +82,7 @@ class Report:
                 "count, and 2 more are needed"
             )
         ms = "{:9.2f} ms".format
+        split = f"steps split {self.split_share:.0%}, " if self.staleness == "exact" else ""
         measured = "measured" if self.t_sync_measured else "estimated: EG + MG"
         lines = [
             f"pipeline, staleness {self.staleness}, {self.steps} steps (medians of this rank)",
@@ -94,7 +96,7 @@ class Report:
             f"overlap efficiency {self.efficiency:.2f}",
             f"  waits: main for vectors {self.waited_for_vectors:.2f} ms, embedding for gradient "
             f"{self.waited_for_gradient:.2f} ms",
-            f"  conflicting rows {self.conflict_share:.1%}, steps split {self.split_share:.0%}, vectors a step "
+            f"  conflicting rows {self.conflict_share:.1%}, {split}vectors a step "
             f"{self.vector_bytes / 1e6:.2f} MB, at most "
             f"{self.peak_entries} batches and {self.peak_bytes / 1e6:.2f} MB at once",
             "  stages: " + ", ".join(f"{name} {value:.2f}" for name, value in self.stages.items()) + " ms",
@@ -114,7 +116,7 @@ def make_report(graphs: TwoGraphs, unpipelined_ms: float | None) -> Report:
         if s.batch in counted:
             by_stage.setdefault(s.stage, []).append(s.end - s.start)
     # Others are of a stream's first or last batch.
-    stages = {name: median_ms(v) for name, v in by_stage.items() if 2 * len(v) >= len(steps)}
+    stages = {name: median_ms(v) for name, v in by_stage.items() if 2 * len(v) > len(steps)}
     waits = _vector_waits(steps, spans)
     starts = [s.start for s in steps]
     t_pipe = median_ms([b - a for a, b in pairwise(starts)])
@@ -137,7 +139,7 @@ def make_report(graphs: TwoGraphs, unpipelined_ms: float | None) -> Report:
         waited_for_vectors=median_ms([float(w) for w in waits.values()]),
         waited_for_gradient=median_ms([float(w) for w in gradient_waits]),
         conflict_share=sum(shares) / len(shares) if shares else 0.0,
-        split_share=sum(split) / len(split) if split else 1.0,
+        split_share=sum(split) / len(split) if split else 0.0,
         vector_bytes=sum(sizes) / len(sizes) if sizes else 0.0,
         peak_entries=0 if stream is None else stream.manager.peak_entries,
         peak_bytes=0 if stream is None else stream.manager.peak_bytes,
