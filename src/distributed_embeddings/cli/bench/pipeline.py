@@ -27,7 +27,7 @@ def run_pipeline_bench(options: PipelineBenchOptions) -> int:
     report: dict[str, Any] = {
         "kind": "pipeline",
         **machine.environment(),
-        "case": case,
+        "case": {name: value for name, value in case.items() if name != "trace"},  # a path of this machine
         "results": [],
         "skipped": {},
     }
