@@ -1,9 +1,12 @@
-"""One worker of the suite: `exact_worker.py SET OUT [FILTER]`. Rank 0 writes {case: error or ""} as JSON."""
+"""One worker of the suite: `exact_worker.py SET OUT [PART]`. Rank 0 writes {case: error or ""} as JSON."""
 
 from __future__ import annotations
 
+import gc
+import itertools
 import json
 import os
+import re
 import sys
 import time
 import zlib
@@ -18,6 +21,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from pipeline_cases import SETS, Batches, Case, RandomSleeps, loss_fn, make_model, state_of
+from with_others import as_with_others
 
 import distributed_embeddings.dist_model_parallel as dmp
 from distributed.gathering import gather_text
@@ -39,34 +43,62 @@ class RandomVotes(SplitChoice):
         return bool(self._rng.random() < 0.6)
 
 
-def train(case: Case, rank: int, size: int, staleness: Any, seed: int, votes: bool = False) -> Trained:
-    """Two passes over the data; losses and everything that was learnt. votes: whether steps split is drawn by lot."""
-    model, optimizer = make_model(case, size)
-    data = Batches(case, rank, size)
-    sleeps = RandomSleeps(seed * 97 + rank)
-    pipe = EmbeddingPipeline(model, loss_fn, optimizer, data, staleness, observer=sleeps)
-    pipe.graphs.choice = RandomVotes(seed * 89 + rank) if votes else None
-    dmp.broadcast_variables(model.variables)
-    losses = [float(done.result) for _ in range(2) for done in pipe if done.real]
-    peak = pipe.graphs.stream.manager
-    depth = pipe.graphs.staleness.depth
-    if peak.peak_entries > depth + 2 or len(peak) or peak.nbytes:
-        raise AssertionError(
-            f"{peak.peak_entries} batches at once, {len(peak)} left, {peak.nbytes} bytes left"
-        )
-    return losses, state_of(model, optimizer)
+class Program:
+    """A case's model in the two graphs of one staleness, to be trained from the same start any number of times.
+
+    Cases that differ in their batches alone share it: building takes seconds, a training of small batches does not.
+    """
+
+    def __init__(self, case: Case, rank: int, size: int, staleness: Any, seed: int) -> None:
+        self._rank, self._size = rank, size
+        self.model, self.optimizer = make_model(case, size)
+        data = Batches(case, rank, size)
+        sleeps = RandomSleeps(seed * 97 + rank)
+        self.pipe = EmbeddingPipeline(self.model, loss_fn, self.optimizer, data, staleness, observer=sleeps)
+        self._votes = RandomVotes(seed * 89 + rank)
+        dmp.broadcast_variables(self.model.variables)
+        variables = [*self.model.variables, *self.optimizer.variables, *self.optimizer.dense_variables]
+        self._start = [(v, v.numpy()) for v in variables]
+        self._first = state_of(self.model, self.optimizer)
+
+    def _restart(self) -> None:
+        for variable, value in self._start:
+            variable.assign(value)
+        started = state_of(self.model, self.optimizer)
+        wrong = [name for name, value in self._first.items() if value.tobytes() != started[name].tobytes()]
+        if wrong:
+            raise AssertionError(f"training must begin where it began before. Received: other {wrong}")
+
+    def train(self, case: Case, votes: bool = False) -> Trained:
+        """Two passes over the data; losses and everything that was learnt. votes: whether steps split is drawn by
+        lot."""
+        self._restart()
+        graphs = self.pipe.graphs
+        graphs.choice = self._votes if votes else None
+        data = Batches(case, self._rank, self._size)
+        losses: list[float] = []
+        for _ in range(2):
+            losses += [float(done.result) for done in self.pipe.run(data) if done.real]
+            entries, depth = graphs.stream.manager, graphs.staleness.depth
+            if entries.peak_entries > depth + 2 or len(entries) or entries.nbytes:
+                raise AssertionError(
+                    f"{entries.peak_entries} batches at once, {len(entries)} left, {entries.nbytes} bytes left"
+                )
+        return losses, state_of(self.model, self.optimizer)
+
+    def emulate(self, case: Case, lag: int) -> Trained:
+        """What `lag` means, one thing after the other: batch t is looked up when all updates but the last `lag` are
+        in."""
+        self._restart()
+        data = Batches(case, self._rank, self._size)
+        losses: list[float] = []
+        for _ in range(2):
+            losses += emulate_pass(self.pipe.graphs, data, lag)
+        return losses, state_of(self.model, self.optimizer)
 
 
-def emulate(case: Case, rank: int, size: int, lag: int) -> Trained:
-    """What `lag` means, one thing after the other: batch t is looked up when all updates but the last `lag` are in."""
-    model, optimizer = make_model(case, size)
-    data = Batches(case, rank, size)
-    graphs = EmbeddingPipeline(model, loss_fn, optimizer, data, lag).graphs
-    dmp.broadcast_variables(model.variables)
-    losses: list[float] = []
-    for _ in range(2):
-        losses += emulate_pass(graphs, data, lag)
-    return losses, state_of(model, optimizer)
+def train(case: Case, rank: int, size: int, staleness: Any, seed: int) -> Trained:
+    return Program(case, rank, size, staleness, seed).train(case)
 
 
 def emulate_pass(graphs: Any, data: Batches, lag: int) -> list[float]:
@@ -108,37 +140,74 @@ def difference(got: Trained, want: Trained, what: str) -> str:
     return f"{what}: {wrong} differ" if wrong or set(got[1]) != set(want[1]) else ""
 
 
-def run_case(case: Case, rank: int, size: int) -> str:
-    waiting = train(case, rank, size, 0, 1)
-    votes = case.loss_scale or zlib.crc32(case.name.encode()) % 2 == 0
-    exact = train(case, rank, size, "exact", 2, votes)
-    found = [difference(exact, waiting, f"exact against 0, steps {'split by lot' if votes else 'all split'}")]
-    if not case.loss_scale:
-        found.append(difference(emulate(case, rank, size, 0), waiting, "0 against the emulator"))
-        lag = 1 + len(case.name) % 3
-        lagging = train(case, rank, size, lag, 3)
-        found.append(difference(emulate(case, rank, size, lag), lagging, f"{lag} against the emulator"))
-        if case.regime == "tiny" and not difference(lagging, waiting, "lag"):
-            found.append(f"{lag} must differ from 0 where rows conflict")
-    return "\n".join(f for f in found if f)
+class Programs:
+    """Of cases that differ in their batches alone: staleness 0, exact, and a lag."""
+
+    def __init__(self, case: Case, rank: int, size: int) -> None:
+        self.lag = 1 + zlib.crc32(case.program.encode()) % 3
+        self._waiting = Program(case, rank, size, 0, 1)
+        self._exact = Program(case, rank, size, "exact", 2)
+        self._lagging = None if case.loss_scale else Program(case, rank, size, self.lag, 3)
+
+    def run(self, case: Case) -> str:
+        """What is wrong, or ""."""
+        waiting = self._waiting.train(case)
+        votes = case.loss_scale or zlib.crc32(case.name.encode()) % 2 == 0
+        told = f"exact against 0, steps {'split by lot' if votes else 'all split'}"
+        found = [difference(self._exact.train(case, votes), waiting, told)]
+        if self._lagging is not None:
+            found.append(difference(self._waiting.emulate(case, 0), waiting, "0 against the emulator"))
+            lagging = self._lagging.train(case)
+            emulated = self._lagging.emulate(case, self.lag)
+            found.append(difference(emulated, lagging, f"{self.lag} against the emulator"))
+            if case.regime == "tiny" and not difference(lagging, waiting, "lag"):
+                found.append(f"{self.lag} must differ from 0 where rows conflict")
+        return "\n".join(f for f in found if f)
+
+
+def make_programs(case: Case, rank: int, size: int) -> list[Programs]:
+    """One worker runs what several do, and what it does alone, which is another graph."""
+    if size > 1:
+        return [Programs(case, rank, size)]
+    with as_with_others():
+        exchanging = Programs(case, rank, size)
+    return [exchanging, Programs(case, rank, size)]
+
+
+def chosen(set_name: str, part: str) -> list[Case]:
+    """The set's cases, those of one program in a row. part: "" or "1/8", the first eighth of the programs, or a piece
+    of the cases' names."""
+    cases = SETS[set_name]()
+    if not re.fullmatch(r"\d+/\d+", part):
+        cases = [case for case in cases if part in case.name]
+    programs = sorted({case.program for case in cases})
+    if re.fullmatch(r"\d+/\d+", part):
+        nth, of = map(int, part.split("/"))
+        programs = programs[nth - 1 :: of]
+    wanted = {case.name: case for case in cases if case.program in programs}
+    return sorted(wanted.values(), key=lambda case: case.program)
 
 
 def main() -> None:
     set_name, out = sys.argv[1:3]
-    only = sys.argv[3] if len(sys.argv) > 3 else ""
     communicator = dmp.init()
-    results, seconds = {}, {}
-    for case in SETS[set_name]():
-        if only not in case.name:
-            continue
-        began = time.monotonic()
-        error = run_case(case, communicator.rank, communicator.size)
-        texts = gather_text(communicator, error and f"rank {communicator.rank}: {error}"[:3000])
-        results[case.name] = "\n".join(t for t in texts if t)
-        seconds[case.name] = round(time.monotonic() - began, 2)
-        if communicator.rank == 0:  # after every case: a hang later leaves what is known
-            Path(out).write_text(json.dumps({"results": results, "seconds": seconds}))
+    results: dict[str, str] = {}
+    seconds: dict[str, float] = {}
+    cases = chosen(set_name, sys.argv[3] if len(sys.argv) > 3 else "")
+    for _, alike in itertools.groupby(cases, key=lambda case: case.program):
+        programs: list[Programs] = []
+        for case in alike:
+            began = time.monotonic()
+            programs = programs or make_programs(case, communicator.rank, communicator.size)
+            error = "\n".join(filter(None, [each.run(case) for each in programs]))
+            texts = gather_text(communicator, error and f"rank {communicator.rank}: {error}"[:3000])
+            results[case.name] = "\n".join(t for t in texts if t)
+            seconds[case.name] = round(time.monotonic() - began, 2)
+            if communicator.rank == 0:  # after every case: a hang later leaves what is known
+                Path(out).write_text(json.dumps({"results": results, "seconds": seconds}))
+        del programs
         keras.backend.clear_session(free_memory=False)
+        gc.collect()
     dmp.shutdown()
 
 

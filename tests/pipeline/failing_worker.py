@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import keras
 from faults import STEPS, faults
 from pipeline_cases import Batches, Case, loss_fn, make_model
+from with_others import as_with_others
 
 import distributed_embeddings.dist_model_parallel as dmp
 from distributed.gathering import gather_text
@@ -56,7 +58,8 @@ def provoke(communicator: Any, mode: str, graph: str, stage: str, batch: int, cu
     staleness = parse(int(mode) if mode.isdecimal() else mode)
     fault = Fault(graph, stage, batch, communicator.rank == culprit)
     data = Batches(CASE, communicator.rank, communicator.size, steps=STEPS)
-    pipe = EmbeddingPipeline(model, loss_fn, optimizer, data, staleness, observer=fault)
+    with as_with_others() if staleness.exact else nullcontext():  # alone, exact has the stages of 0
+        pipe = EmbeddingPipeline(model, loss_fn, optimizer, data, staleness, observer=fault)
     began = time.monotonic()
     try:
         for _ in pipe:

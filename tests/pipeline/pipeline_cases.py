@@ -7,7 +7,7 @@ import random
 import time
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
@@ -59,6 +59,11 @@ class Case:
         parts += [self.wire_dtype] if self.wire_dtype != "float32" else []
         parts += [self.invalid_ids] if self.invalid_ids != "raise" else []
         return "/".join([*parts, *(["loss_scale"] if self.loss_scale else [])])
+
+    @property
+    def program(self) -> str:
+        """The same for cases that differ in their batches alone."""
+        return replace(self, batch="any").name
 
 
 def everyday() -> list[Case]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import psutil
@@ -12,6 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from pipeline_cases import Batches, Case, loss_fn, make_model
+from with_others import as_with_others
 
 from distributed_embeddings.pipeline import EmbeddingPipeline
 
@@ -36,10 +38,11 @@ def resident() -> int:
     return psutil.Process().memory_info().rss
 
 
-def run(staleness, steps: int) -> int:
-    """Train; returns how much memory grew after the first fifth."""
+def run(staleness, steps: int, exchanging: bool) -> int:
+    """Train; returns how much memory grew after the first fifth. exchanging: as several workers do."""
     model, optimizer = make_model(CASE, 1)
-    pipe = EmbeddingPipeline(model, loss_fn, optimizer, Repeated(steps), staleness)
+    with as_with_others() if exchanging else nullcontext():
+        pipe = EmbeddingPipeline(model, loss_fn, optimizer, Repeated(steps), staleness)
     early = 0
     for done in pipe:
         if done.batch == steps // 5:
@@ -52,13 +55,13 @@ def run(staleness, steps: int) -> int:
     return resident() - early
 
 
-@pytest.mark.parametrize("staleness", [0, 2, "exact"])
-def test_nothing_is_left(staleness) -> None:
-    run(staleness, 300)
+@pytest.mark.parametrize(("staleness", "exchanging"), [(0, False), (2, False), (2, True), ("exact", True)])
+def test_nothing_is_left(staleness, exchanging) -> None:
+    run(staleness, 300, exchanging)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("staleness", [1, "exact"])
-def test_ten_thousand_steps(staleness) -> None:
-    assert run(staleness, 10_000) < GROWTH_BYTES
+@pytest.mark.parametrize(("staleness", "exchanging"), [(1, False), (1, True), ("exact", True)])
+def test_ten_thousand_steps(staleness, exchanging) -> None:
+    assert run(staleness, 10_000, exchanging) < GROWTH_BYTES

@@ -246,7 +246,9 @@ def report(
         run(pretend, parse(staleness), stream * batches)
         pretend.now = pretend.main_free = max(pretend.now, pretend.main_free)
     stream = None if manager is None else SimpleNamespace(manager=manager)
-    graphs = SimpleNamespace(meter=pretend.meter, stream=stream, staleness=parse(staleness))
+    graphs = SimpleNamespace(
+        meter=pretend.meter, stream=stream, staleness=parse(staleness), mode=str(staleness)
+    )
     return make_report(graphs, unpipelined)
 
 

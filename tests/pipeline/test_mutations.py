@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from exact_worker import difference, train
 from pipeline_cases import Case
+from with_others import as_with_others
 
 from distributed_embeddings.ops import conflict
 from distributed_embeddings.pipeline.engine import StageRunner
@@ -16,6 +17,13 @@ from distributed_embeddings.pipeline.engine import StageRunner
 TINY = Case("row_cyclic_destination", "adam", "tiny")
 ZIPF = Case("row_cyclic_destination", "adam", "zipf")
 MOVED_ON = 0.02  # seconds in which the main graph ends its step
+
+
+@pytest.fixture(scope="module", autouse=True)
+def with_others():
+    """One worker alone would run exact mode as staleness 0."""
+    with as_with_others():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from distributed_embeddings.layers.table_variable import ExchangeAnchor, TableVa
 from distributed_embeddings.layers.whole_tables import read_whole, write_whole
 from distributed_embeddings.ops import kernels
 from distributed_embeddings.ops.block import Block
-from distributed_embeddings.ops.pending import PendingGradients, pending, slices
+from distributed_embeddings.ops.pending import PendingGradients, pending
 from distributed_embeddings.ops.updates import UpdateTarget
 from distributed_embeddings.optimizers import RowOptimizer, from_keras
 from distributed_embeddings.planner import Shard, ShardingPlan, TableSpec
@@ -129,19 +129,19 @@ class RoutedOptimizer(keras.optimizers.Optimizer):
         rate = tf.cast(tf.convert_to_tensor(self.dense_optimizer.learning_rate), tf.float32)
         return rate, tf.cast(self.dense_optimizer.iterations + 1, tf.int64)
 
-    def apply_pending(
+    def apply_slices(
         self,
-        gradients: PendingGradients,
+        gradients: Sequence[tf.IndexedSlices],
         variables: Sequence[TableVariable],
         learning_rate: tf.Tensor,
         step: tf.Tensor,
         communicator: comm.Communicator,
         plan: ShardingPlan,
     ) -> None:
-        """Update tables of a plan, by table of `gradients`, with a rate and step that came with them. Collective where
-        `apply` is."""
-        pairs = list(zip(slices(gradients), variables, strict=True)) if variables else []
-        self._apply_tables(pairs, learning_rate, step, communicator, [plan])
+        """Update tables of a plan with a rate and step that came with their gradients. Collective where `apply` is."""
+        self._apply_tables(
+            list(zip(gradients, variables, strict=True)), learning_rate, step, communicator, [plan]
+        )
 
     def target(self, variable: TableVariable) -> UpdateTarget:
         """A table and its slots as updates take them."""

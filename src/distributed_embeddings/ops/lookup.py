@@ -32,6 +32,27 @@ def look_up(
     return reference.look_up(blocks, tables, features, invalid_ids)
 
 
+def gradients_of(
+    blocks: Sequence[Block],
+    tables: Sequence[GroupedTable],
+    features: Sequence[Feature],
+    invalid_ids: str,
+    upstream: Sequence[tf.Tensor],
+) -> list[tf.IndexedSlices]:
+    """The tables' gradients, unique rows each, of a `look_up` whose outputs are not at hand.
+
+    upstream: gradients of the outputs, float32; of ragged ones, of their flat values.
+    """
+    if all(kernels.enabled_for(b.variable) for b in blocks):
+        rows, dims = tuple(t.vocabulary_size for t in tables), tuple(t.dim for t in tables)
+        arguments = feature_arguments(features, invalid_ids)
+        return slices(FeatureGradients(rows, dims, arguments, tuple(upstream)))
+    with tf.GradientTape() as tape:
+        outputs, _ = reference.look_up(blocks, tables, features, invalid_ids)
+        flat = [o.flat_values if isinstance(o, tf.RaggedTensor) else o for o in outputs]
+    return tape.gradient(flat, [b.variable for b in blocks], output_gradients=list(upstream))
+
+
 def watch(blocks: Sequence[Block]) -> list[tf.Tensor]:
     """The handles of the blocks' variables, seen by the gradient tapes.
 

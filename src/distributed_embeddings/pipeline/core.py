@@ -21,6 +21,7 @@ from distributed_embeddings.pipeline.engine import EmbeddingThread, StageRunner
 from distributed_embeddings.pipeline.exact_graph import ExactGraph
 from distributed_embeddings.pipeline.exchange_manager import ExchangeManager
 from distributed_embeddings.pipeline.failure import AbortLatch, PipelineGuard
+from distributed_embeddings.pipeline.local_graph import LocalGraph
 from distributed_embeddings.pipeline.main_graph import MainGraph
 from distributed_embeddings.pipeline.meter import Meter, Observer, Span
 from distributed_embeddings.pipeline.queues import GRADIENT_HEAD, VECTOR_HEAD, HandOverQueue
@@ -55,10 +56,14 @@ class TwoGraphs:
         observer: Observer | None = None,
         lane: Any = None,
     ) -> None:
+        self._communicator = comm.current()
+        alone = is_alone(self._communicator)
+        self.mode = str(staleness)
+        if alone and staleness.exact:  # the same bits, and no exchange that exact's overlap would hide
+            staleness, self.mode = Staleness(), f"{self.mode} (run as 0: one worker)"
         self.staleness, self.meter, self.latch = staleness, Meter(observer), AbortLatch()
         self.look_ahead = max(look_ahead or 4, staleness.look_ahead)
         self.byte_budget = byte_budget
-        self._communicator = comm.current()
         _require_threads(self._communicator.size)
         self._spec = tf.nest.map_structure(any_batch, element_spec)
         # Of specs and not of values: a sparse tensor made like another would take over its number of rows.
@@ -87,11 +92,13 @@ class TwoGraphs:
         extraction = Extraction(recorded, found)
         self.embedding_inputs = extraction.inputs
         arguments = (self.sites, extraction, specs, self.lane, routed)
-        self.embedding: EmbeddingGraph = (
-            ExactGraph(*arguments, may_skip=optimizer.scales_loss)
-            if staleness.exact
-            else EmbeddingGraph(*arguments)
-        )
+        self.embedding: EmbeddingGraph
+        if alone:
+            self.embedding = LocalGraph(*arguments, scaled=optimizer.scales_loss)
+        elif staleness.exact:
+            self.embedding = ExactGraph(*arguments, may_skip=optimizer.scales_loss)
+        else:
+            self.embedding = EmbeddingGraph(*arguments)
         if staleness.lag:
             self.embedding.make_advance()
         self.next_batch = 0
@@ -254,6 +261,11 @@ class Stream:
         if error is not None:
             self.manager.abort(error)
             self.dataset.abort(error)
+
+
+def is_alone(communicator: Any) -> bool:
+    """Whether there is nobody to exchange anything with."""
+    return communicator.size == 1
 
 
 def _require_threads(workers: int) -> None:

@@ -14,6 +14,8 @@ import tensorflow as tf
 from distributed_embeddings.comm import Communicator
 from distributed_embeddings.layers.routing import RoutedOptimizer
 from distributed_embeddings.ops.lanes import LaneGradients
+from distributed_embeddings.ops.pending import slices
+from distributed_embeddings.pipeline.flat_function import FlatFunction
 from distributed_embeddings.pipeline.recording import Extraction
 from distributed_embeddings.pipeline.sites import PipelinedSite
 from distributed_embeddings.pipeline.tensors import Form, flatten, specs_of
@@ -30,7 +32,7 @@ _MORE = _VOTE = tf.TensorSpec([], tf.bool)
 
 
 class EmbeddingGraph:
-    """Stages for every staleness but the exact one (`ExactGraph`).
+    """Stages for every staleness but the exact one (`ExactGraph`), where there are several workers (one: `LocalGraph`).
 
     sites: all pipelined lookups. extraction: what makes their ids of a sample's `extraction.inputs`. communicator: the
     embedding graph's own. Plans, vectors and gradients are flat lists over all sites.
@@ -52,17 +54,17 @@ class EmbeddingGraph:
         self._extraction = extraction
         self.sample_specs = [_MORE, _VOTE, *(specs[i] for i in extraction.inputs)]
         self.upstream_specs = [site.specs[i] for site in sites for i in site.vectors]
-        self.plan = traced(self._plan, self.sample_specs)
+        self.plan = FlatFunction(self._plan, self.sample_specs)
         self.plan_specs = specs_of(self.plan.outputs)
         self._more_at, self._agreed_at = self._positions()
-        self.look_up = traced(self._look_up, self.plan_specs)
-        self.update = traced(self._update, [*self.plan_specs, *UPDATE, *self.upstream_specs])
+        self.look_up = FlatFunction(self._look_up, self.plan_specs)
+        self.update = FlatFunction(self._update, [*self.plan_specs, *UPDATE, *self.upstream_specs])
         self.advance: Any = None
 
     def make_advance(self) -> None:
         """Trace `advance`, which only a lag needs."""
         whole = [*self.sample_specs, *self.plan_specs, *UPDATE, *self.upstream_specs]
-        self.advance = traced(self._advance, whole)
+        self.advance = FlatFunction(self._advance, whole)
 
     @property
     def plan_size(self) -> int:
@@ -203,14 +205,9 @@ class EmbeddingGraph:
         """Update the site's tables."""
         if site.variables and not self.routed.updates(site.variables[0]):
             return  # a frozen layer
-        plan = site.layer.plan
-        self.routed.apply_pending(gradients, site.variables, rate, step, self.communicator, plan)
+        by_table = slices(gradients) if site.variables else []
+        self.routed.apply_slices(by_table, site.variables, rate, step, self.communicator, site.layer.plan)
 
 
 def _messages(asked: Sequence[tuple[Any, Question]]) -> list[Part]:
     return [(question.message, question.splits) for _, question in asked]
-
-
-def traced(function: Any, specs: Sequence[tf.TensorSpec]) -> Any:
-    """The concrete function of flat inputs. Traced at once: a trace beside a running step would share Keras's state."""
-    return tf.function(function, input_signature=list(specs), autograph=False).get_concrete_function()

@@ -73,7 +73,7 @@ class StageRunner:
     def plan(self, batch: int) -> bool:
         sample = self._read(batch)
         with self._meter.span(GRAPH, "plan", batch):
-            plan = list(self._graph.plan(*sample))
+            plan = self._graph.plan(*sample)
         return self._planned(batch, plan)
 
     def announce(self, batch: int) -> bool:
@@ -105,7 +105,7 @@ class StageRunner:
         sample = self._read(ahead)
         plan = self._manager.fetch(batch, "plan", last=True)
         with self._meter.span(GRAPH, "update, plan and look up", batch):
-            result = list(self._graph.advance(*sample, *plan, rate, step, scale, *upstream))
+            result = self._graph.advance(*sample, *plan, rate, step, scale, *upstream)
         self._retire(batch)
         more = self._planned(ahead, result[: self._graph.plan_size])
         self._hand_over(ahead, result[self._graph.plan_size :])

@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from distributed_embeddings.ops import conflict
 from distributed_embeddings.ops.lanes import LaneGradients
-from distributed_embeddings.pipeline.embedding_graph import UPDATE, EmbeddingGraph, Flat, Part, traced
+from distributed_embeddings.pipeline.embedding_graph import UPDATE, EmbeddingGraph, Flat, Part
+from distributed_embeddings.pipeline.flat_function import FlatFunction
 from distributed_embeddings.pipeline.sites import PipelinedSite
 from distributed_embeddings.pipeline.tensors import Form, flatten, specs_of
 from distributed_embeddings.sharding import partial
@@ -47,20 +48,22 @@ class ExactGraph(EmbeddingGraph):
             position[id(t)] for p in self.plans(outputs) for t in (p.lane_rows, p.rows, p.counts)
         ]
         wire = specs_of(self.wire(outputs))
-        self._announce_traced = traced(self._announce, [_STAMP, *wire, *wire])
+        self._announce_traced = FlatFunction(self._announce, [_STAMP, *wire, *wire])
         half = specs_of(self._announce_traced.outputs)[: self._conflicts.size]
         masks = [tf.TensorSpec([None], tf.bool)] * count
         floats = [tf.TensorSpec([None], tf.float32)] * count
-        self.look_up_free = traced(self._look_up_free, [*wire, *half, *wire, *half])
+        self.look_up_free = FlatFunction(self._look_up_free, [*wire, *half, *wire, *half])
         plan = self.plan_specs
         turn = [*plan, *half, *masks, *UPDATE, *self.upstream_specs, *plan, *half, *masks, *floats]
-        self.turn = traced(lambda *flat: self._turn(True, *flat), turn)
-        self.turn_without_update = traced(lambda *flat: self._turn(False, *flat), turn) if may_skip else None
-        self.turn_whole = traced(self._turn_whole, [*plan, *UPDATE, *self.upstream_specs, *plan])
+        self.turn = FlatFunction(lambda *flat: self._turn(True, *flat), turn)
+        self.turn_without_update = (
+            FlatFunction(lambda *flat: self._turn(False, *flat), turn) if may_skip else None
+        )
+        self.turn_whole = FlatFunction(self._turn_whole, [*plan, *UPDATE, *self.upstream_specs, *plan])
         update = [*wire, *half, *masks, *floats, *UPDATE[:2]]
-        self.update_free = traced(self._update_free, update)
+        self.update_free = FlatFunction(self._update_free, update)
         ahead = [*self.sample_specs, _STAMP, *update, *wire, *half, *wire, *half]
-        self._ahead_traced = traced(self._ahead, ahead)
+        self._ahead_traced = FlatFunction(self._ahead, ahead)
 
     def begin(self) -> None:
         """A new stream: its first batch conflicts with none."""
@@ -70,13 +73,13 @@ class ExactGraph(EmbeddingGraph):
         """Stamp a batch; previous: None at the begin of a stream. Returns forward and backward."""
         own = self.wire(plan)
         before = _no_rows(own) if previous is None else self.wire(previous)
-        flat = list(self._announce_traced(self._next_stamp(), *own, *before))
+        flat = self._announce_traced(self._next_stamp(), *own, *before)
         return flat[: self._conflicts.size], flat[self._conflicts.size :]
 
     def ahead(self, sample: Sequence[Any], update: Sequence[Any], following: Sequence[Any]) -> list[Flat]:
         """See the class. update, following: what `update_free` and `look_up_free` take. Returns the new batch's plan;
         free vectors, masks of b + 1 and masks of b, as one list; forward of the new batch; backward of b + 1."""
-        flat = list(self._ahead_traced(*sample, self._next_stamp(), *update, *following))
+        flat = self._ahead_traced(*sample, self._next_stamp(), *update, *following)
         sizes = [self.plan_size, 3 * len(self.sites), self._conflicts.size, self._conflicts.size]
         parts, start = [], 0
         for size in sizes:

@@ -9,9 +9,11 @@ import tensorflow as tf
 
 from distributed_embeddings.layers.hand_over import handed_over
 from distributed_embeddings.layers.routing import RoutedOptimizer
+from distributed_embeddings.pipeline.flat_function import FlatFunction
 from distributed_embeddings.pipeline.queues import HandOverQueue
 from distributed_embeddings.pipeline.recording import ancestors
 from distributed_embeddings.pipeline.sites import PipelinedSite, split_by_site
+from distributed_embeddings.pipeline.tensors import Form, flatten
 from distributed_embeddings.sharding import add_replicated, batch_weight_variable
 
 
@@ -37,7 +39,7 @@ class MainGraph:
         self._sites, self._routed = sites, routed
         self._vectors, self._gradients, self._exchanges = vectors, gradients, exchanges
         self._step = step
-        self._function = tf.function(self._traced, input_signature=list(specs)).get_concrete_function()
+        self._function = FlatFunction(self._traced, specs, autograph=True)
         self.inputs = self._used_inputs(len(specs))
         # Inputs that nothing in the step reads.
         shapes = [[0 if d is None else d for d in s.shape] for s in specs]
@@ -48,8 +50,8 @@ class MainGraph:
         flat = list(self._unused)
         for i, tensor in zip(self.inputs, part, strict=True):
             flat[i] = tensor
-        batch, result = self._function(*flat)
-        return int(batch), result
+        batch, *result = self._function(*flat)
+        return int(batch), self._result.pack(result)
 
     def _traced(self, *flat: Any) -> Any:
         batch, weight, *vectors = self._vectors.take()
@@ -59,7 +61,8 @@ class MainGraph:
         with handed_over(hand_over):
             result = self._step(*flat)
         self._gradients.put([batch, *hand_over.handed_back()])
-        return batch, result
+        self._result = Form(result)
+        return [batch, *map(tf.convert_to_tensor, flatten(result))]
 
     def _used_inputs(self, count: int) -> list[int]:
         graph = self._function.graph

@@ -30,12 +30,12 @@ class HandOverQueue:
         self._queue = tf.queue.FIFOQueue(capacity, [s.dtype for s in specs], name=name)
 
     def put(self, tensors: Sequence[Any]) -> None:
-        self._queue.enqueue(list(tensors))
+        tf.raw_ops.QueueEnqueueV2(handle=self._queue.queue_ref, components=list(tensors))
 
     def take(self) -> list[tf.Tensor]:
         """Raises OutOfRangeError when the queue is closed."""
-        tensors = self._queue.dequeue()
-        tensors = tensors if isinstance(tensors, list | tuple) else [tensors]
+        dtypes = [spec.dtype for spec in self.specs]
+        tensors = tf.raw_ops.QueueDequeueV2(handle=self._queue.queue_ref, component_types=dtypes)
         if not tf.executing_eagerly():
             for tensor, spec in zip(tensors, self.specs, strict=True):
                 tensor.set_shape(spec.shape)

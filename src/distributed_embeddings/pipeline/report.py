@@ -127,7 +127,7 @@ def make_report(graphs: TwoGraphs, unpipelined_ms: float | None) -> Report:
     split = meter.numbers("split")
     sizes = meter.numbers("vector_bytes")
     return Report(
-        staleness=str(graphs.staleness),
+        staleness=graphs.mode,
         steps=len(steps),
         t_sync=embedding + main if unpipelined_ms is None else unpipelined_ms,
         t_sync_measured=unpipelined_ms is not None,

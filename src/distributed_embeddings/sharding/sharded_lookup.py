@@ -11,7 +11,6 @@ import tensorflow as tf
 from distributed_embeddings.comm import Communicator
 from distributed_embeddings.ops.bags import Bags
 from distributed_embeddings.ops.block import Block
-from distributed_embeddings.ops.features import Feature, GroupedTable
 from distributed_embeddings.ops.ids import CheckedFeature, check_and_clip, describe, zero_or_clip
 from distributed_embeddings.ops.lookup import look_up
 from distributed_embeddings.planner import Lane, Layout, Placement, Pooling, Shard, ShardingPlan, ShardingType
@@ -26,6 +25,7 @@ from distributed_embeddings.sharding.exchange import (
     exchange_vectors,
 )
 from distributed_embeddings.sharding.grouped import GroupedLookup, is_grouped
+from distributed_embeddings.sharding.local import local_features
 from distributed_embeddings.sharding.lookup import answer
 from distributed_embeddings.sharding.row_wise import RowWise, RowWiseShared
 
@@ -117,14 +117,7 @@ def _local(
     plan: ShardingPlan, tables: Tables, bags: Mapping[int, Bags], invalid_ids: str
 ) -> tuple[list[Any], tf.Tensor]:
     """Outputs of features whose tables are whole and here, and their invalid ids. bags: by feature index."""
-    used = [t for t in plan.tables if any(plan.features[i].table == t.name for i in bags)]
-    index = {t.name: k for k, t in enumerate(used)}
-    features = []
-    for i, own in bags.items():
-        feature = plan.features[i]
-        combiner = used[index[feature.table]].combiner
-        features.append(Feature(feature.name, index[feature.table], combiner, own))
-    grouped = [GroupedTable(t.name, t.vocabulary_size, t.embedding_dim) for t in used]
+    used, grouped, features = local_features(plan, bags)
     return look_up([tables.replicas[t.name] for t in used], grouped, features, invalid_ids)
 
 

@@ -114,8 +114,8 @@ class StagedLookup:
             parts += [head, counts[rank], *(requests[lane].rows for lane in self.layout.lanes_of(rank))]
         heads = [HEAD + len(self.layout.lanes_of(r)) for r in range(self.comm.size)]
         return Question(
-            positions=[_in_form(bags[i], lookup.inverse[i]) for i in self.routed],
-            weights=[_weights_in_form(bags[i]) for i in self.routed],
+            positions=[in_form(bags[i], lookup.inverse[i]) for i in self.routed],
+            weights=[weights_in_form(bags[i]) for i in self.routed],
             lane_rows=lane_rows,
             message=tf.concat(parts, 0),
             splits=self.rows_by_rank(lane_rows) + tf.constant(heads, tf.int64),
@@ -172,7 +172,7 @@ class StagedLookup:
 
     def outputs(self, plan: LookupPlan, replies: tf.Tensor) -> list[Any]:
         """Outputs of the routed features, float32: [B, dim] pooled, else the ids' form + [dim]."""
-        bags = self._bags(plan)
+        bags = self.bags(plan.positions, plan.weights)
         features = self.wire.features(bags)
         positions = [bags[i].given for i in self.routed]
         return assemble(
@@ -216,12 +216,13 @@ class StagedLookup:
             grads=gradients,
         )
 
-    def _bags(self, plan: LookupPlan) -> dict[int, Bags]:
+    def bags(self, values: Sequence[Any], weights: Sequence[Any]) -> dict[int, Bags]:
+        """Of the routed features, by feature index: of values and weights in the form of their ids."""
         features = self.layout.plan.features
         combiners = {t.name: t.combiner for t in self.layout.plan.tables}
         return {
-            i: make_bags(p, w, feature=features[i].name, pooled=combiners[features[i].table] is not None)
-            for i, p, w in zip(self.routed, plan.positions, plan.weights, strict=True)
+            i: make_bags(v, w, feature=features[i].name, pooled=combiners[features[i].table] is not None)
+            for i, v, w in zip(self.routed, values, weights, strict=True)
         }
 
 
@@ -230,14 +231,15 @@ def flat_values(output: Any) -> tf.Tensor:
     return output.flat_values if isinstance(output, tf.RaggedTensor) else output
 
 
-def _in_form(bags: Bags, values: tf.Tensor) -> Any:
+def in_form(bags: Bags, values: tf.Tensor) -> Any:
     """Values one an id in the form of the ids: dense as given, ragged by the splits."""
     if bags.splits is None:
         return tf.reshape(values, tf.shape(bags.given)) if values.shape.rank is None else values
     return tf.RaggedTensor.from_row_splits(values, bags.splits, validate=False)
 
 
-def _weights_in_form(bags: Bags) -> Any:
+def weights_in_form(bags: Bags) -> Any:
+    """The weights in the form of the ids; None where there are none."""
     if bags.weights is None:
         return None
     if bags.splits is None:
