@@ -13,8 +13,9 @@ from distributed_embeddings.pipeline.meter import Meter
 from distributed_embeddings.pipeline.queues import HandOverQueue
 
 # So many gradients in a row must have come early before vectors are held. Where a hold makes the main graph the slower
-# one, the next gradient is late, and twice as many must come before the next try.
-_EARLY, _MOST = 4, 512
+# one, a gradient is late soon, and twice as many must come before the next try. One that is late after more holds than
+# _SOON is not the holds' fault: training paused, or input did.
+_EARLY, _MOST, _SOON = 4, 512, 8
 
 
 class Hold:
@@ -31,7 +32,7 @@ class Hold:
         self._tensors: list[Any] | None = None
         self._may_hold = False
         self._early = 0  # gradients in a row that were there before they were asked for
-        self._needed, self._tried = _EARLY, False
+        self._needed, self._held = _EARLY, 0  # held: batches in a row
 
     def begin(self, lane: Communicator) -> None:
         """From now on hold, until `lane` waits for other ranks. For streams: who runs both graphs in one thread would
@@ -48,8 +49,9 @@ class Hold:
         """Whether the next gradient was there before it was asked for. If not, what is held may be what it needs."""
         self._early = self._early + 1 if early else 0
         if not early:
-            if self._tried:
-                self._needed, self._tried = min(2 * self._needed, _MOST), False
+            if self._held:
+                self._needed = min(2 * self._needed, _MOST) if self._held <= _SOON else _EARLY
+            self._held = 0
             self.release()
 
     def put(self, batch: int, tensors: list[Any]) -> None:
@@ -59,7 +61,7 @@ class Hold:
         if not self._may_hold or self._early < self._needed:
             self.release()
         else:
-            self._tried = True
+            self._held += 1
 
     def release(self) -> None:
         """Hand over what is held, if anything is. Of any thread; a queue that is closed wants nothing."""
