@@ -202,6 +202,7 @@ class CollectiveCommunicator:
             "instance_key": key,
             "ordering_token": [self._host.order()],
             "communication_hint": "nccl" if gpu else "ring",
+            # All ranks have met: only one that stops in the middle is this late (see the meeting's `_expire`).
             "timeout_seconds": self._meeting.deadline_seconds,
         }
 
